@@ -60,8 +60,8 @@ from ooctrain.sched.timeline import Timeline
 from ooctrain.step.blocks import put_together
 from ooctrain.step.machine import Machine
 from ooctrain.step.op import Scalars
-from ooctrain.step.schema import as_target
 from ooctrain.step.trace import Trace
+from ooctrain.step.user_values import as_target
 from ooctrain.tracing import named_optimizer, takes_bytes
 from ooctrain.tracing import trace as trace_step
 

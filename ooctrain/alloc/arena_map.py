@@ -46,7 +46,7 @@ class ArenaPiece:
         lo, hi: bytes [lo, hi) of it.
         kind: "block"; "hole": free, but lower than something live; "end": free from there on.
         block: id of the block that has it, or 0.
-        tag: who holds it.
+        tag: name of its content.
     """
 
     lo: int
@@ -109,7 +109,7 @@ def arena_line(snapshot: Snapshot, width: int = LINE_WIDTH) -> str:
 
 
 def arena_text(snapshot: Snapshot, width: int = LINE_WIDTH) -> str:
-    """The line between bars, and below it who the letters are and what the holes come to."""
+    """The line between bars, and below it what the letters mean and the sum of the holes."""
     holders = largest_holders(snapshot)
     names = [f"{letter} {tag} {format_bytes(size)}" for letter, tag, size in holders.values()]
     others = [b for b in snapshot["blocks"] if b["granted"] and b["id"] not in holders]

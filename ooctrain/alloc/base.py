@@ -28,14 +28,14 @@ from ooctrain.units import MAX_BYTES, Granule, format_bytes
 _TOP_HOLDERS = 5
 
 
-class Reached(Protocol):
-    """An event: the point at which the last use of something is over."""
+class Event(Protocol):
+    """The point at which the last use of something is over."""
 
     def wait(self) -> None:
         """Blocks until then."""
 
 
-def is_over(event: Reached) -> bool:
+def is_over(event: Event) -> bool:
     """Whether an event is known to be reached, by its `done()`; without one it never is."""
     done = getattr(event, "done", None)
     return done is not None and done()
@@ -50,7 +50,7 @@ class Block:
         address: where its first byte is.
         requested_bytes: what was asked for.
         granted_bytes: what it holds of the budget now (with ranges: its mapped chunks).
-        tag: who holds it, for messages.
+        tag: name of its content, for messages.
     """
 
     id: int
@@ -74,7 +74,7 @@ class Stats:
         reserved_bytes: V, what of the budget is in use or held up.
         peak_requested_bytes, peak_granted_bytes, peak_pending_bytes, peak_cached_bytes,
             peak_reserved_bytes: their largest values, kept at every event, not sampled.
-        free_bytes: of the budget, neither granted nor pending.
+        free_bytes: part of the budget that is neither granted nor pending.
         largest_bytes: the largest request that would be served now.
         allocations, frees: blocks given out and taken back.
         creates: physical pieces asked of the driver.
@@ -151,7 +151,7 @@ class Allocator(Protocol):
             OutOfDeviceMemory: no room; the state is as before.
         """
 
-    def free(self, block: Block, after: Sequence[Reached] = ()) -> None:
+    def free(self, block: Block, after: Sequence[Event] = ()) -> None:
         """Takes a block back.
 
         Args:
@@ -196,7 +196,7 @@ class RangedAllocator(Allocator, Protocol):
                 block is one of `allocate`.
         """
 
-    def unmap_range(self, block: Block, lo: int, hi: int, after: Sequence[Reached] = ()) -> None:
+    def unmap_range(self, block: Block, lo: int, hi: int, after: Sequence[Event] = ()) -> None:
         """Gives bytes [lo, hi) back; the block and its address stay."""
 
 
@@ -204,8 +204,8 @@ class Books:
     """Live blocks and statistics of one allocator: what every allocator does alike.
 
     Args:
-        name: of the allocator, for messages.
-        budget_bytes: of its arena.
+        name: name of the allocator, for messages.
+        budget_bytes: size of its arena.
     """
 
     def __init__(self, name: str, budget_bytes: int):
@@ -276,7 +276,7 @@ class Books:
         """The statistics so far.
 
         Args:
-            largest_bytes: that one request can have now; None: all that is free.
+            largest_bytes: most that one request can have now; None: all that is free.
         """
         free = self.budget_bytes - self.granted - self.pending
         requested, granted, pending, cached, reserved = self.peaks
@@ -313,7 +313,7 @@ class Books:
         self, nbytes: int, granted: int, free: int, largest: int, tag: str,
         snapshot: Mapping[str, Any] | None = None,
     ) -> OutOfDeviceMemory:  # fmt: skip
-        """Counts a refusal and returns the error that tells why.
+        """Counts a refusal and returns the error that says why.
 
         Args:
             nbytes, granted: as asked for, and rounded.

@@ -5,8 +5,8 @@ merging it with its neighbours; the free end of the arena (the wilderness) is a 
 last. So the highest address ever used, the reserved peak, does not depend on the size of the arena,
 and a schedule fits exactly the budgets from that number on. The cost of the fragments between the
 blocks is paper 000's figure 3. Sources: best fit with wilderness preservation as in Lea's malloc;
-512 B rounding as in PyTorch's caching allocator. Read next: `best_fit_caching.py`, whose
-segments are never joined, and `virtual.py`, which needs no contiguous hole.
+512 B rounding as in PyTorch's caching allocator. Read next: `best_fit_caching.py`, whose segments
+are never joined, and `virtual.py`, which needs no contiguous hole.
 
 How others round, and where we differ: their arenas grow in segments from the driver, ours is one
 piece from the start, without borders that block the merging of holes.
@@ -26,7 +26,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from ooctrain.alloc.arena_map import ArenaSnapshot
-from ooctrain.alloc.base import Block, Books, Reached, Stats
+from ooctrain.alloc.base import Block, Books, Event, Stats
 from ooctrain.alloc.holes import Holes
 from ooctrain.devices.interface import Memory
 from ooctrain.units import Granule
@@ -71,8 +71,8 @@ class BestFit:
         self._books.move(nbytes, size, growth)
         return self._books.open(self._base + offset, nbytes, size, tag)
 
-    def free(self, block: Block, after: Sequence[Reached] = ()) -> None:
-        """Makes a hole of a block, molten with the holes beside it. `after` is not needed here."""
+    def free(self, block: Block, after: Sequence[Event] = ()) -> None:
+        """Makes a hole of a block, joined with the holes next to it. `after` is not needed here."""
         self._books.retire(block)
         lo = block.address - self._base
         lo, hi = self._holes.joined(lo, lo + block.granted_bytes)

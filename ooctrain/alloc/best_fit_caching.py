@@ -10,8 +10,8 @@ segments. Where the budget is used up, segments that are wholly free go back to 
 How the requests are rounded is a parameter. "nnabla" is the paper's own framework, "pytorch" the
 one that most readers know (`RULES`). Departures: segments go back only where that serves the
 request, so that a refusal changes nothing; and where the budget has no room for the segment that
-the rules want, one of just the request's size is made, or a small request takes a large piece.
-Both frameworks give up there. Sources: nnabla's `caching_allocator_with_buckets.cpp` and PyTorch's
+the rules want, one of just the request's size is made, or a small request takes a large piece. Both
+frameworks give up there. Sources: nnabla's `caching_allocator_with_buckets.cpp` and PyTorch's
 `CUDACachingAllocator.cpp`, read, not copied. Read next: `best_fit.py`, one arena without borders;
 `va_nnabla.py`.
 """
@@ -24,7 +24,7 @@ from types import MappingProxyType
 from typing import Any
 
 from ooctrain.alloc.arena_map import ArenaSnapshot
-from ooctrain.alloc.base import Block, Books, Reached, Stats
+from ooctrain.alloc.base import Block, Books, Event, Stats
 from ooctrain.alloc.best_fit import ROUND_BYTES
 from ooctrain.alloc.holes import Holes
 from ooctrain.alloc.mappings import (
@@ -92,8 +92,8 @@ class DriverSegment:
     """Memory that the driver gave in one piece.
 
     Args:
-        mapping: of its chunks, into addresses that no other segment touches.
-        size_bytes: of it.
+        mapping: mapping of its chunks, into addresses that no other segment touches.
+        size_bytes: its size.
         small: whether it serves small requests.
         holes: what of it is free, by offset.
     """
@@ -172,8 +172,8 @@ class CachingBestFit:
         self._pieces[block.id] = segment, offset, piece
         return block
 
-    def free(self, block: Block, after: Sequence[Reached] = ()) -> None:
-        """Makes a free piece of a block, joined with those beside it in its segment, and keeps it.
+    def free(self, block: Block, after: Sequence[Event] = ()) -> None:
+        """Makes a free piece of a block, joined with its neighbours in its segment, and keeps it.
 
         Only a segment that goes back to the driver waits for its last uses.
         """

@@ -21,7 +21,7 @@ from itertools import pairwise
 from typing import Any
 
 from ooctrain.alloc.arena_map import ArenaSnapshot
-from ooctrain.alloc.base import Block, Books, Reached, Stats
+from ooctrain.alloc.base import Block, Books, Event, Stats
 from ooctrain.alloc.best_fit import ROUND_BYTES
 from ooctrain.devices.interface import Memory
 from ooctrain.units import Granule
@@ -71,7 +71,7 @@ class Buddy:
         self._books.move(nbytes, size, self._reserved() - reserved)
         return self._books.open(self._base + offset, nbytes, size, tag)
 
-    def free(self, block: Block, after: Sequence[Reached] = ()) -> None:
+    def free(self, block: Block, after: Sequence[Event] = ()) -> None:
         """Takes a place back and joins it with its buddy, as often as that is free too.
 
         `after` is not needed here. Cost: O(log budget) and list inserts.

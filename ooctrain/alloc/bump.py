@@ -19,7 +19,7 @@ from itertools import pairwise
 from typing import Any
 
 from ooctrain.alloc.arena_map import ArenaSnapshot
-from ooctrain.alloc.base import Block, Books, Reached, Stats
+from ooctrain.alloc.base import Block, Books, Event, Stats
 from ooctrain.alloc.best_fit import ROUND_BYTES
 from ooctrain.devices.interface import Memory
 from ooctrain.units import Granule
@@ -58,7 +58,7 @@ class Bump:
         self._books.move(nbytes, size, size)
         return self._books.open(self._base + top, nbytes, size, tag)
 
-    def free(self, block: Block, after: Sequence[Reached] = ()) -> None:
+    def free(self, block: Block, after: Sequence[Event] = ()) -> None:
         """Takes a block back; the pointer falls to the highest block that is still live.
 
         `after` is not needed here. Cost: O(1), amortised.

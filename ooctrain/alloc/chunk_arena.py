@@ -1,4 +1,4 @@
-"""An arena of equal chunks, and the blocks that live in mappings of them.
+"""An arena of equal chunks, which each live block sees in a mapping of its own.
 
 Four allocators map whole variables: `passthrough`, `va-paper`, `va-nnabla` and `gmlake`. They
 differ in which chunks a request gets, and in what becomes of an address range that is freed. What
@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from ooctrain.alloc.arena_map import Snapshot
-from ooctrain.alloc.base import Block, Books, Reached
+from ooctrain.alloc.base import Block, Books, Event
 from ooctrain.alloc.mappings import ChunkMapping, MappingCache, checked_chunk_bytes
 from ooctrain.devices.interface import VirtualMemory
 
@@ -29,8 +29,8 @@ class ChunkArena:
 
     Attributes:
         chunk_bytes, chunks: how large a chunk is, and how many there are.
-        budget_bytes: of all chunks together.
-        books: of the allocator.
+        budget_bytes: size of all chunks together.
+        books: books of the allocator.
         mappings: all address ranges that are mapped.
         live: {id of a live block: its address range}.
 
@@ -78,7 +78,7 @@ class ChunkArena:
 
         Args:
             obtained: bytes of it that were not reserved before; None: all.
-            offset: of its first byte within the mapping.
+            offset: place of its first byte within the mapping.
         """
         size = int(nbytes)
         granted = -(-size // self.chunk_bytes) * self.chunk_bytes
@@ -88,7 +88,7 @@ class ChunkArena:
         self.books.move(size, granted, granted if obtained is None else obtained)
         return block
 
-    def retire(self, block: Block, after: Sequence[Reached]) -> ChunkMapping:
+    def retire(self, block: Block, after: Sequence[Event]) -> ChunkMapping:
         """Takes a block off the list of live ones; what it holds stays in the books.
 
         Args:

@@ -1,8 +1,8 @@
 """Memory without bytes: addresses for allocators whose decisions are predicted, not used.
 
 The addresses of blocks depend on the order of requests alone, so fragmentation is known before
-anything runs, on any machine and at any size: a V100's 16 GiB on a laptop. Read next:
-`replay.py`, which makes an allocator's requests over it.
+anything runs, on any machine and at any size: a V100's 16 GiB on a laptop. Read next: `replay.py`,
+which makes an allocator's requests over it.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from ooctrain.alloc.base import Block, Books, Reached, Stats, describe
+from ooctrain.alloc.base import Block, Books, Event, Stats, describe
 from ooctrain.units import MAX_BYTES, Granule
 
 _FIRST_ADDRESS = 1 << 20
@@ -21,12 +21,12 @@ class DryMemory:
     """Addresses without bytes behind them, linear and virtual.
 
     Args:
-        size_bytes: of the arena it stands for.
+        size_bytes: size of the arena it stands for.
         granularity_bytes: bounds of mappings are multiples of it.
         max_mappings: how many mappings apart from each other it carries.
 
     Attributes:
-        linear_address: of the whole; None: not asked for yet.
+        linear_address: address of the whole; None: not known yet.
     """
 
     ranges = True
@@ -65,7 +65,7 @@ class DryAllocator:
 
     Args:
         granule: how it rounds, and whether it has ranges.
-        name: of the allocator that it stands for.
+        name: name of the allocator that it stands for.
     """
 
     budget_bytes = MAX_BYTES
@@ -81,7 +81,7 @@ class DryAllocator:
         self._hold(block, self.granule.granted(nbytes))
         return block
 
-    def free(self, block: Block, after: Sequence[Reached] = ()) -> None:
+    def free(self, block: Block, after: Sequence[Event] = ()) -> None:
         self._books.retire(block)
         self._hold(block, -block.granted_bytes)
 
@@ -95,7 +95,7 @@ class DryAllocator:
         self._books.expect_live(block)
         self._hold(block, self.granule.granted(hi - lo))
 
-    def unmap_range(self, block: Block, lo: int, hi: int, after: Sequence[Reached] = ()) -> None:
+    def unmap_range(self, block: Block, lo: int, hi: int, after: Sequence[Event] = ()) -> None:
         """Counts a range as given back."""
         self._books.expect_live(block)
         self._hold(block, -self.granule.granted(hi - lo))

@@ -19,7 +19,7 @@ from itertools import pairwise
 from typing import Any, get_args
 
 from ooctrain.alloc.arena_map import ArenaSnapshot
-from ooctrain.alloc.base import Block, Books, Reached, Stats, size_of
+from ooctrain.alloc.base import Block, Books, Event, Stats, size_of
 from ooctrain.alloc.best_fit import ROUND_BYTES
 from ooctrain.alloc.static import EXACT_WORK, Forecast, Lifetime, Order, Packing, pack
 from ooctrain.devices.interface import Memory
@@ -33,9 +33,10 @@ class FirstFit:
 
     Args:
         memory: the arena; it is used as one linear piece.
-        order: in which blocks are placed: "list", "size", or "exact": the best that a search finds.
+        order: order in which blocks are placed: "list", "size", or "exact": the best that a search
+        finds.
         pools: 2: parameters and their gradients apart; 1: all together.
-        work: of that search, in nodes times blocks; the result depends on no clock.
+        work: work of that search, in nodes times blocks; the result depends on no clock.
     """
 
     name = "first-fit"
@@ -107,7 +108,7 @@ class FirstFit:
         self._books.move(nbytes, size, 0)
         return self._books.open(self._base + offset, nbytes, size, tag)
 
-    def free(self, block: Block, after: Sequence[Reached] = ()) -> None:
+    def free(self, block: Block, after: Sequence[Event] = ()) -> None:
         """Takes a block back. `after` is not needed here."""
         self._books.retire(block)
         top = self._top()

@@ -16,7 +16,7 @@ and takes those of fewest runs; here the history decides, and ever smaller piece
 Departures from the paper: a primitive block has a range of its own only once a request uses it
 whole, so a split calls no driver; requests below a chunk take one (GMLake leaves those below 2 MiB
 to the framework). Source: Guo et al., "GMLake", ASPLOS 2024: its states S1 to S4 and StitchFree, as
-the paper tells them, not as its code has them. Read next: `virtual.py`, `stalloc.py`.
+the paper describes them, not as its code has them. Read next: `virtual.py`, `stalloc.py`.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ooctrain.alloc.arena_map import ArenaSnapshot
-from ooctrain.alloc.base import Block, Reached, Stats
+from ooctrain.alloc.base import Block, Event, Stats
 from ooctrain.alloc.chunk_arena import ChunkArena
 from ooctrain.alloc.mappings import ChunkMapping, FreeRuns, check_chunk_count, runs_of
 from ooctrain.alloc.virtual import default_chunk_bytes
@@ -88,7 +88,7 @@ class Gmlake:
         obtained = (self._made - before) * arena.chunk_bytes
         return arena.open(mapping, nbytes, tag, obtained=obtained)
 
-    def free(self, block: Block, after: Sequence[Reached] = ()) -> None:
+    def free(self, block: Block, after: Sequence[Event] = ()) -> None:
         """Frees the chunks of a block; its range stays mapped, its memory is not given back."""
         mapping = self._arena.retire(block, after)
         self._free.give(mapping.runs)

@@ -4,7 +4,7 @@ A hole is a free stretch between two blocks. To choose one, an allocator asks fo
 takes a request, so holes are sorted by size. When a block is freed, the holes on both sides of it
 become one with it, so they are also kept by where they begin and where they end. Neighbours are
 always joined: two holes never touch. Source: the boundary tags of Knuth (The Art of Computer
-Programming 1, section 2.5), kept in dictionaries beside the memory. Read next: `best_fit.py`.
+Programming 1, section 2.5), kept in dictionaries outside the memory. Read next: `best_fit.py`.
 """
 
 from __future__ import annotations
@@ -72,6 +72,6 @@ class Holes:
         return [list(hole) for hole in sorted(self._size_at.items())]
 
     def check(self) -> None:
-        """The three indices tell of the same holes. Raises AssertionError."""
+        """The three indices hold the same holes. Raises AssertionError."""
         assert self.by_size == sorted((size, offset) for offset, size in self._size_at.items())
         assert self._start_of == {offset + size: offset for size, offset in self.by_size}

@@ -1,4 +1,4 @@
-"""The allocation log: the requests to an allocator, in order, as data and as a file.
+"""The allocation log: the requests to an allocator, in order, as data or as a file.
 
 `Recorder` wraps an allocator in use and makes an `AllocationLog`, saved as JSON lines: one header,
 then one object for each request. Blocks are identified by the order in which they were made, never
@@ -17,11 +17,12 @@ from typing import Any, Literal, TypeVar
 
 import msgspec
 
-from ooctrain.alloc.base import Allocator, Block, Reached
+from ooctrain.alloc.base import Allocator, Block, Event
 from ooctrain.alloc.static import Forecast, Lifetime
 from ooctrain.alloc.wrapper import Wrapper
 from ooctrain.errors import ConfigError, OutOfDeviceMemory, reason
-from ooctrain.step.schema import Misfit, as_path, fitted, parse_json
+from ooctrain.step.schema import Misfit, fitted, parse_json
+from ooctrain.step.user_values import as_path
 from ooctrain.units import Granule
 
 FORMAT, VERSION = "ooctrain-allocation-log", 1
@@ -39,7 +40,7 @@ class Request:
         key: number of the block, in order of its making; of a step: its number.
         nbytes: its size ("allocate", "reserve", "refused").
         lo, hi: the range in bytes ("map", "unmap").
-        tag: who asked.
+        tag: what the memory is for.
     """
 
     op: Op
@@ -56,9 +57,9 @@ class AllocationLog:
 
     Args:
         requests: in order.
-        allocator: that served them.
+        allocator: allocator that served them.
         granule: how it rounds.
-        budget_bytes: of its arena.
+        budget_bytes: size of its arena.
         about: free text for people: the model, the batch, the planner.
         parameters: tags of parameters, their states and gradients, for allocators that pool them.
     """
@@ -108,7 +109,7 @@ class AllocationLog:
 
 
 class Recorder(Wrapper):
-    """An allocator that writes down what is asked of another.
+    """An allocator that writes down the requests to another.
 
     Args:
         inner: the allocator that does it.
@@ -154,11 +155,11 @@ class Recorder(Wrapper):
         super().map_range(block, lo, hi)
         self.requests.append(Request("map", self._keys[block.id], lo=lo, hi=hi))
 
-    def unmap_range(self, block: Block, lo: int, hi: int, after: Sequence[Reached] = ()) -> None:
+    def unmap_range(self, block: Block, lo: int, hi: int, after: Sequence[Event] = ()) -> None:
         super().unmap_range(block, lo, hi, after)
         self.requests.append(Request("unmap", self._keys[block.id], lo=lo, hi=hi))
 
-    def free(self, block: Block, after: Sequence[Reached] = ()) -> None:
+    def free(self, block: Block, after: Sequence[Event] = ()) -> None:
         self.inner.free(block, after)
         self.requests.append(Request("free", self._keys.pop(block.id)))
 

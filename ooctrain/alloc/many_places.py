@@ -27,7 +27,7 @@ def places_of_many(
     """The offset of each block, placed in this order; None: one would end at `below` or above.
 
     Args:
-        sizes: of each block.
+        sizes: one for each block.
         spans: [begin, end) of each, at least one.
         below: where another order ends, so that no better one is given up.
     """

@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ooctrain.alloc.arena_map import ArenaSnapshot
-from ooctrain.alloc.base import Block, Reached, Stats
+from ooctrain.alloc.base import Block, Event, Stats
 from ooctrain.alloc.chunk_arena import ChunkArena
 from ooctrain.alloc.mappings import FreeRuns, mappable_chunk_bytes
 from ooctrain.devices.cpu.host_vm import PAGE_BYTES, max_mapped_chunks
@@ -63,7 +63,7 @@ class Passthrough:
         unused = count * self._arena.chunk_bytes - int(nbytes)
         return self._arena.open(mapping, nbytes, tag, offset=unused // ALIGN_BYTES * ALIGN_BYTES)
 
-    def free(self, block: Block, after: Sequence[Reached] = ()) -> None:
+    def free(self, block: Block, after: Sequence[Event] = ()) -> None:
         """Waits for the last uses and unmaps the block."""
         mapping = self._arena.retire(block, after)
         self._arena.mappings.drop(mapping)

@@ -3,8 +3,8 @@
 A name and the budget give an `AllocatorChoice`: the allocator's name, its granule, which planners
 must know before anything is allocated, and how to make it over an arena. An allocator is a class
 whose first parameter is the memory. Its granule is read from an instance over memory without bytes,
-so planning needs no device. To add one, write a file with the class and add a line below.
-Read next: `base.py`; `replay.py` for the memory without bytes.
+so planning needs no device. To add one, write a file with the class and add a line below. Read
+next: `base.py`; `replay.py` for the memory without bytes.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ class AllocatorChoice:
         make: makes it over the device's memory.
         notices: what the user should know: a fallback, bytes of the budget that stay unused.
         maps: whether it needs virtual memory.
-        piece_bytes: of physical memory that it maps; None: it maps nothing.
+        piece_bytes: size of the pieces of physical memory that it maps; None: it maps nothing.
     """
 
     name: str
@@ -151,7 +151,7 @@ def _choose(named: str | Factory, budget_bytes: int, page_bytes: int) -> Allocat
     missing = [word for word in _METHODS if not hasattr(sample, word)]
     if missing:
         raise ConfigError(
-            f"allocator {_title(named)!r} lacks {', '.join(missing)}",
+            f"allocator {_title(named)!r} has no {', '.join(missing)}",
             code="OOC-108",
             fix="ooctrain/alloc/base.py says what an allocator has",
         )

@@ -1,11 +1,12 @@
-"""Replay: an allocation log asked of any allocator, without bytes, before anything runs.
+"""Replay: an allocation log served by any allocator, without bytes, before anything runs.
 
 On a list the order of requests decides all addresses. So a replay shows within a second what an
 allocator would have reserved, mapped and wasted in a run of hours. The result, `Replayed`, holds
-the books, the mapping changes by step, and the request that failed, if one did. A static allocator
-is given the whole log first, as it is given a schedule. Source: RMM's replay benchmark; paper 000,
-figure 3 is a replay. Read next: `execution/placement.py`, which makes the same requests from a
-schedule, in a replay and in a real run.
+the books, the mapping changes by step, and the request that failed, if one did; `block_lives` and
+`snapshot_at_peak` give what a picture of it needs. A static allocator is given the whole log first,
+as it is given a schedule. Source: RMM's replay benchmark; paper 000, figure 3 is a replay. Read
+next: `execution/placement.py`, which makes the same requests from a schedule, in a replay and in a
+real run.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from ooctrain.alloc.arena_map import pieces_of
-from ooctrain.alloc.base import Allocator, Block, RangedAllocator, Reached, Stats
+from ooctrain.alloc.base import Allocator, Block, Event, RangedAllocator, Stats
 from ooctrain.alloc.dry_run import DryMemory
 from ooctrain.alloc.log import AllocationLog, Request, foresee, hold_whole
 from ooctrain.alloc.registry import choose_dry
@@ -25,108 +26,6 @@ from ooctrain.alloc.static import plannable
 from ooctrain.alloc.wrapper import Wrapper
 from ooctrain.errors import ConfigError, OutOfDeviceMemory
 from ooctrain.units import BYTES, Granule, format_bytes, parse_bytes
-
-# Spanned: what an allocator's blocks take, counted from the blocks and not from its books.
-#
-# Where an allocator uses its memory as one piece, all from the first byte to the end of the
-# highest block is reserved: the blocks, and the holes between them. Where it maps memory, wherever
-# it lies, what its live blocks hold is reserved at least. Both are known from addresses and sizes
-# alone, so an allocator of one's own whose books leave the holes out is found, named, and counted
-# right. Read next: `replay.py`, `execution/placement.py`, which do not believe books either.
-
-
-class Spanned(Wrapper):
-    """Counts what blocks hold and span.
-
-    Args:
-        inner: the allocator.
-        memory: what it stands on; None: not known, and its snapshot says where its arena begins.
-
-    Attributes:
-        granted_bytes: held by the live blocks now.
-        peak_granted_bytes: the most at one time.
-        highest_end: behind the last byte of all blocks so far.
-    """
-
-    def __init__(self, inner: Allocator, memory: DryMemory | None = None):
-        super().__init__(inner)
-        self._memory = memory
-        self._held: dict[int, int] = {}
-        self.granted_bytes = self.peak_granted_bytes = self.highest_end = 0
-
-    @property
-    def base(self) -> int | None:
-        """Where its piece of memory begins; None where it has several, or maps."""
-        if self._memory is not None:
-            return self._memory.linear_address
-        return self.inner.snapshot().get("base")
-
-    @property
-    def peak_reserved_bytes(self) -> int:
-        """The most that was reserved at one time: what the blocks span, or hold, or the books say,
-        whichever is most.
-        """
-        return max(self.spanned_bytes, self.inner.stats().peak_reserved_bytes)
-
-    @property
-    def spanned_bytes(self) -> int:
-        """What the blocks say: their extent in one piece of memory, or all that they hold."""
-        base = self.base
-        reached = self.highest_end - base if base is not None and self.highest_end else 0
-        return max(reached, self.peak_granted_bytes)
-
-    @property
-    def misbooked(self) -> str:
-        """What is wrong with the books, in words; "" for nothing."""
-        stats, spanned = self.inner.stats(), self.spanned_bytes
-        wrong = []
-        # `Limited` books no more than its limit, which is of what is granted, wherever it lies.
-        if stats.peak_reserved_bytes < min(spanned, self.budget_bytes):
-            wrong.append(
-                f"its books say that {format_bytes(stats.peak_reserved_bytes)} are reserved at the "
-                f"peak, and its blocks span {format_bytes(spanned)}, holes included"
-            )
-        if stats.peak_granted_bytes != self.peak_granted_bytes:
-            wrong.append(
-                f"its books say that {format_bytes(stats.peak_granted_bytes)} are granted at the "
-                f"peak, and its blocks hold {format_bytes(self.peak_granted_bytes)}"
-            )
-        return f"{self.name}: {'; '.join(wrong)}" if wrong else ""
-
-    def allocate(self, nbytes: int, tag: str = "") -> Block:
-        block = self.inner.allocate(nbytes, tag)
-        self._note(block)
-        return block
-
-    def map_range(self, block: Block, lo: int, hi: int) -> None:
-        super().map_range(block, lo, hi)
-        self._note(block)
-
-    def unmap_range(self, block: Block, lo: int, hi: int, after: Sequence[Reached] = ()) -> None:
-        super().unmap_range(block, lo, hi, after)
-        self._note(block)
-
-    def free(self, block: Block, after: Sequence[Reached] = ()) -> None:
-        self.inner.free(block, after)
-        self.granted_bytes -= self._held.pop(block.id, 0)
-
-    def snapshot(self) -> dict[str, Any]:
-        """The inner one's, with where the arena begins and ends if it leaves that out."""
-        shot = self.inner.snapshot()
-        known: dict[str, Any] = {"allocator": self.name, "budget": self.budget_bytes, "blocks": []}
-        base = self.base
-        if base is not None and not {"chunks", "segments"} & shot.keys():
-            known["base"] = base
-        return type(shot)({**known, **shot})
-
-    def _note(self, block: Block) -> None:
-        held = block.granted_bytes
-        self.granted_bytes += held - self._held.get(block.id, 0)
-        self._held[block.id] = held
-        self.peak_granted_bytes = max(self.peak_granted_bytes, self.granted_bytes)
-        if held and not self.granule.ranges:
-            self.highest_end = max(self.highest_end, block.address + held)
-
 
 _MOST_ARENA_FACTOR = 64
 _LEAST_ARENA_BYTES = 1 << 20
@@ -155,7 +54,7 @@ class Replayed:
 
     Args:
         allocator: by name.
-        budget_bytes: of the arena.
+        budget_bytes: size of the arena.
         stats: its books in the end, peaks included.
         served: requests that it granted.
         maps_by_step: changes of mappings asked of the driver in each step; one number where the log
@@ -201,7 +100,8 @@ def replay(
         log: a log, its requests, or the path of its file.
         allocator: by name with parameters ("va:chunk=2MiB"), made here over memory without bytes;
             or an allocator, used as it is.
-        budget: of the arena, bytes or "16GiB"; None: as much as it takes, and no more where the
+        budget: size of the arena, bytes or "16GiB"; None: as much as it takes, and no more where
+        the
             allocator has no holes. Not for an allocator that is made already.
 
     Raises:
@@ -355,11 +255,109 @@ class _Watch:
         return tuple(b - a for a, b in pairwise(marks))
 
 
-# The lives of blocks: for each one when it was made, when it went, and where it lay meanwhile.
-#
-# A log is served by an allocator over memory without bytes; every block becomes one `BlockLife`
-# for each piece of memory it lies in (one, or several with virtual addressing). Drawn as
-# rectangles, requests across and addresses up, lives show fragmentation at a glance.
+# What blocks span, counted from the blocks and not from an allocator's books. Where an allocator
+# uses its memory as one piece, all from the first byte to the end of the highest block is reserved,
+# holes included. Where it maps memory, wherever it lies, what its live blocks hold is reserved at
+# least. So an allocator of one's own whose books leave the holes out is found, named, and counted
+# right.
+
+
+class Spanned(Wrapper):
+    """Counts what blocks hold and span.
+
+    Args:
+        inner: the allocator.
+        memory: what it stands on; None: not known, and its snapshot says where its arena begins.
+
+    Attributes:
+        granted_bytes: held by the live blocks now.
+        peak_granted_bytes: the most at one time.
+        highest_end: behind the last byte of all blocks so far.
+    """
+
+    def __init__(self, inner: Allocator, memory: DryMemory | None = None):
+        super().__init__(inner)
+        self._memory = memory
+        self._held: dict[int, int] = {}
+        self.granted_bytes = self.peak_granted_bytes = self.highest_end = 0
+
+    @property
+    def base(self) -> int | None:
+        """Where its piece of memory begins; None where it has several, or maps."""
+        if self._memory is not None:
+            return self._memory.linear_address
+        return self.inner.snapshot().get("base")
+
+    @property
+    def peak_reserved_bytes(self) -> int:
+        """The most that was reserved at one time: what the blocks span, or hold, or the books say,
+        whichever is most.
+        """
+        return max(self.spanned_bytes, self.inner.stats().peak_reserved_bytes)
+
+    @property
+    def spanned_bytes(self) -> int:
+        """What the blocks say: their extent in one piece of memory, or all that they hold."""
+        base = self.base
+        reached = self.highest_end - base if base is not None and self.highest_end else 0
+        return max(reached, self.peak_granted_bytes)
+
+    @property
+    def misbooked(self) -> str:
+        """What is wrong with the books, in words; "" for nothing."""
+        stats, spanned = self.inner.stats(), self.spanned_bytes
+        wrong = []
+        # `Limited` books no more than its limit, which is of what is granted, wherever it lies.
+        if stats.peak_reserved_bytes < min(spanned, self.budget_bytes):
+            wrong.append(
+                f"its books say that {format_bytes(stats.peak_reserved_bytes)} are reserved at the "
+                f"peak, and its blocks span {format_bytes(spanned)}, holes included"
+            )
+        if stats.peak_granted_bytes != self.peak_granted_bytes:
+            wrong.append(
+                f"its books say that {format_bytes(stats.peak_granted_bytes)} are granted at the "
+                f"peak, and its blocks hold {format_bytes(self.peak_granted_bytes)}"
+            )
+        return f"{self.name}: {'; '.join(wrong)}" if wrong else ""
+
+    def allocate(self, nbytes: int, tag: str = "") -> Block:
+        block = self.inner.allocate(nbytes, tag)
+        self._note(block)
+        return block
+
+    def map_range(self, block: Block, lo: int, hi: int) -> None:
+        super().map_range(block, lo, hi)
+        self._note(block)
+
+    def unmap_range(self, block: Block, lo: int, hi: int, after: Sequence[Event] = ()) -> None:
+        super().unmap_range(block, lo, hi, after)
+        self._note(block)
+
+    def free(self, block: Block, after: Sequence[Event] = ()) -> None:
+        self.inner.free(block, after)
+        self.granted_bytes -= self._held.pop(block.id, 0)
+
+    def snapshot(self) -> dict[str, Any]:
+        """The inner one's, with where the arena begins and ends if it leaves that out."""
+        shot = self.inner.snapshot()
+        known: dict[str, Any] = {"allocator": self.name, "budget": self.budget_bytes, "blocks": []}
+        base = self.base
+        if base is not None and not {"chunks", "segments"} & shot.keys():
+            known["base"] = base
+        return type(shot)({**known, **shot})
+
+    def _note(self, block: Block) -> None:
+        held = block.granted_bytes
+        self.granted_bytes += held - self._held.get(block.id, 0)
+        self._held[block.id] = held
+        self.peak_granted_bytes = max(self.peak_granted_bytes, self.granted_bytes)
+        if held and not self.granule.ranges:
+            self.highest_end = max(self.highest_end, block.address + held)
+
+
+# The lives of blocks: one `BlockLife` for each piece of memory that a block lies in (one, or
+# several with virtual addressing). Drawn as rectangles, requests across and addresses up, lives
+# show fragmentation at a glance.
 
 
 @dataclass(frozen=True, slots=True)
@@ -387,7 +385,8 @@ def block_lives(
     Args:
         log: what a step asks for.
         allocator: by name with parameters.
-        arena_bytes: of the arena; None: four times the log's budget, so that nothing is refused.
+        arena_bytes: size of the arena; None: four times the log's budget, so that nothing is
+        refused.
             Where it is too small, the lives end with the request that was refused.
 
     Cost: O(claims * live blocks).
@@ -421,7 +420,7 @@ class _Watcher(Wrapper):
         self.clock += 1
         return block
 
-    def free(self, block: Block, after: Sequence[Reached] = ()) -> None:
+    def free(self, block: Block, after: Sequence[Event] = ()) -> None:
         self.note(block.id)
         super().free(block, after)
         self.clock += 1
@@ -432,20 +431,18 @@ class _Watcher(Wrapper):
         self.lives += [BlockLife(tag, begin, self.clock, lo, hi) for lo, hi in places]
 
 
-# The arena at its fullest: the moment to look at when allocators are compared.
-#
-# From a log and the result of its replay comes the allocator's `snapshot()` at the moment that
-# decided how much it needs, or at which it refused. This is when a block lies highest, or, where
-# blocks may lie anywhere (virtual addressing), when most is granted. One more replay finds the
-# request, and another takes the snapshot after it.
+# The arena at its fullest: the `snapshot()` at the moment that decided how much an allocator needs,
+# or at which it refused. This is when a block lies highest, or, where blocks may lie anywhere
+# (virtual addressing), when most is granted. One more replay finds the request, another the
+# snapshot after it.
 
 
 def snapshot_at_peak(log: AllocationLog, found: Replayed) -> dict[str, Any]:
     """Replays a log on an arena of the same size, and looks at it when it matters.
 
     Args:
-        log: that was replayed.
-        found: what it came to.
+        log: the log that was replayed.
+        found: the result of that replay.
 
     Cost: that of two replays.
     """
@@ -462,7 +459,7 @@ class _Watched(Wrapper):
     """Counts claims, remembers the one behind which most is needed, and looks at one of them.
 
     Args:
-        inner: the allocator that does it.
+        inner: the allocator that serves the requests.
         look_at: number of the claim at which to take the snapshot, from 1.
 
     Attributes:

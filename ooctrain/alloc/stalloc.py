@@ -5,7 +5,7 @@ The trace of a step says which blocks will be asked for, so they are packed befo
 What was not foreseen is therefore served as it comes, by best fit, behind the extent of the plan,
 where no foreseen block ever lies. A request is foreseen if its name and size are those of a place
 in the plan; of several such places it gets the next in the order of the trace, unless a block is
-still there. So a request more or less in one step disturbs nobody else.
+still there. So one request more or less in a step disturbs no other.
 
 `unknown=n` leaves each n-th block of the trace out of the plan, to show what that costs. Departures
 from the paper: it packs by phases and layers of the network and fuses groups, here the order by
@@ -25,7 +25,7 @@ from itertools import pairwise
 from typing import Any, get_args
 
 from ooctrain.alloc.arena_map import ArenaSnapshot
-from ooctrain.alloc.base import Block, Books, Reached, Stats, size_of
+from ooctrain.alloc.base import Block, Books, Event, Stats, size_of
 from ooctrain.alloc.best_fit import ROUND_BYTES
 from ooctrain.alloc.holes import Holes
 from ooctrain.alloc.static import Forecast, Order, Packing, pack
@@ -41,7 +41,7 @@ class Stalloc:
 
     Args:
         memory: the arena; it is used as one linear piece.
-        order: in which blocks are packed, as of `first-fit`.
+        order: order in which blocks are packed, see `first-fit`.
         unknown: n leaves each n-th block of a forecast out of the plan; 0 leaves out none.
 
     Attributes:
@@ -110,7 +110,7 @@ class Stalloc:
         self._books.move(nbytes, size, growth)
         return self._books.open(self._base + offset, nbytes, size, tag)
 
-    def free(self, block: Block, after: Sequence[Reached] = ()) -> None:
+    def free(self, block: Block, after: Sequence[Event] = ()) -> None:
         """Takes a block back. `after` is not needed here."""
         self._books.retire(block)
         lo, shrink = block.address - self._base, 0
@@ -173,7 +173,7 @@ class Stalloc:
         return self._books.close()
 
     def _planned(self, nbytes: int, size: int, tag: str) -> int | None:
-        """The first offset foreseen for it, from this turn on, where nobody is; None: none is."""
+        """The first free planned offset, from this turn on, or None."""
         turns = self._places.get((tag, nbytes), [])
         first = bisect_left(turns, self._turn)
         for turn in (*turns[first:], *turns[:first]):

@@ -43,7 +43,7 @@ class Lifetime:
 
     Args:
         nbytes: as it will be asked for.
-        tag: who will ask.
+        tag: name of what will be requested.
         begin, end: it lives in [begin, end), counted in requests since the beginning.
         parameter: whether it belongs into the pool of parameters and their gradients.
     """
@@ -60,7 +60,7 @@ class Forecast:
     """What will be asked for, in order, over and over.
 
     Args:
-        lifetimes: of one round (one training step, or two where updates are not in place).
+        lifetimes: those of one round (one training step, or two where updates are not in place).
         carried: (i, j): the block of lifetime i is asked for in the first round only; from the
             second on, the block of lifetime j of the round before stands in its place. So both need
             the same offset. i is j where a block simply stays.
@@ -75,7 +75,7 @@ class Packing:
     """Where everything goes.
 
     Args:
-        offsets: of each lifetime.
+        offsets: one for each lifetime.
         pools: extent of each pool; they lie one behind the other.
         least_bytes: the most that lives at one time: no packing is smaller.
     """
@@ -102,7 +102,7 @@ def pack(
             smallest pool; "exact": the smallest pool that a search from there on finds.
         pools: 2: parameters and their gradients in a pool of their own, before the others; 1: all
             in one.
-        work: that the exact search may do for each pool, in nodes times blocks.
+        work: most work that the exact search may do for each pool, in nodes times blocks.
 
     Raises:
         ConfigError: all blocks together take 2**62 bytes or more.
@@ -195,10 +195,12 @@ def _place(
             needed = int(alive.sum())
             placed[:, :needed] = placed[:, :filled][:, alive]
             filled = needed
-        beside = np.zeros(filled, bool)
+        overlapping = np.zeros(filled, bool)
         for lo, hi in spans[i]:
-            beside |= (begin[:filled] < hi) & (end[:filled] > lo)
-        offset = offsets[i] = _gap_between(start[:filled][beside], stop[:filled][beside], sizes[i])
+            overlapping |= (begin[:filled] < hi) & (end[:filled] > lo)
+        offset = offsets[i] = _gap_between(
+            start[:filled][overlapping], stop[:filled][overlapping], sizes[i]
+        )
         for lo, hi in spans[i]:
             begin[filled], end[filled] = lo, hi
             start[filled], stop[filled] = offset, offset + sizes[i]
@@ -211,7 +213,7 @@ def _exact(
 ) -> dict[int, int]:
     """The best packing that the search finds, which is never above the known one.
 
-    What lives at no time is in nobody's way, and lies at the bottom.
+    What lives at no time overlaps nothing, and lies at the bottom.
     """
     members = sorted(i for i in known if any(begin < end for begin, end in spans[i]))
     mine = [sizes[i] for i in members]

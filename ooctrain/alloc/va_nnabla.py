@@ -26,7 +26,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ooctrain.alloc.arena_map import ArenaSnapshot
-from ooctrain.alloc.base import Block, Reached, Stats
+from ooctrain.alloc.base import Block, Event, Stats
 from ooctrain.alloc.chunk_arena import ChunkArena
 from ooctrain.alloc.mappings import ChunkMapping, check_chunk_count
 from ooctrain.alloc.va_paper import paper_chunk_bytes
@@ -109,7 +109,7 @@ class NnablaVirtualAddressing:
         count = self._arena.chunks_for(nbytes, tag, self.snapshot)
         return self._arena.open(self._exact(count) or self._made(count), nbytes, tag)
 
-    def free(self, block: Block, after: Sequence[Reached] = ()) -> None:
+    def free(self, block: Block, after: Sequence[Event] = ()) -> None:
         """Keeps the block's range as it is mapped."""
         mapping = self._arena.retire(block, after)
         self._turn += 1

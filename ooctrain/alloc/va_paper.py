@@ -17,7 +17,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ooctrain.alloc.arena_map import ArenaSnapshot
-from ooctrain.alloc.base import Block, Reached, Stats
+from ooctrain.alloc.base import Block, Event, Stats
 from ooctrain.alloc.chunk_arena import ChunkArena
 from ooctrain.alloc.mappings import ChunkMapping, check_chunk_count
 from ooctrain.devices.interface import VirtualMemory
@@ -76,7 +76,7 @@ class PaperVirtualAddressing:
             self._free.popleft()
         return self._arena.open(mapping, nbytes, tag)
 
-    def free(self, block: Block, after: Sequence[Reached] = ()) -> None:
+    def free(self, block: Block, after: Sequence[Event] = ()) -> None:
         """Puts the block's range on the waiting list; where nothing is to wait for, releases it."""
         mapping, granted = self._arena.retire(block, after), block.granted_bytes
         self._arena.books.move(-block.requested_bytes, -granted, 0, pending=granted)

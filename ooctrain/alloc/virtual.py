@@ -1,4 +1,4 @@
-"""Virtual addressing: blocks are contiguous in address space, and physically any free chunks.
+"""Virtual addressing: blocks that are contiguous in address space, over any free physical chunks.
 
 Memory never fragments, since a request fails only if there are too few free chunks. Mapping is
 expensive, so nothing is mapped twice. A block gets, in order of preference: (1) a place in the
@@ -7,9 +7,8 @@ mapping that an earlier block left, if the chunks seen there are all free; (3) a
 chunks, made at that moment. Only (3) calls the system. The result of a request depends on the
 chunks held and on the mappings made before, so a training step, which repeats the requests of the
 last one, soon maps nothing any more, but for ranges that come back to a block of which a part has
-stayed. Sources: paper 000, section 4 (virtual addressing, chunks);
-GMLake's stitching; the identity mapping is ours. Read next: `mappings.py` (free
-chunks), `mappings.py` (page tables and aliases).
+stayed. Sources: paper 000, section 4 (virtual addressing, chunks); GMLake's stitching; the identity
+mapping is ours. Read next: `mappings.py` (free chunks, page tables, aliases).
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ from typing import Any
 import numpy as np
 
 from ooctrain.alloc.arena_map import ArenaSnapshot
-from ooctrain.alloc.base import Block, Books, Reached, Stats
+from ooctrain.alloc.base import Block, Books, Event, Stats
 from ooctrain.alloc.mappings import (
     ChunkMapping,
     FreeRuns,
@@ -37,63 +36,6 @@ from ooctrain.devices.cpu.host_vm import max_mapped_chunks
 from ooctrain.devices.interface import VirtualMemory
 from ooctrain.errors import ConfigError
 from ooctrain.units import Granule, format_bytes
-
-# What a block of virtual addressing holds: chunks, and the mapping in which it sees them.
-#
-# A block of `allocate` is whole until it is freed. One of `reserve` holds some of its slots, and
-# knows which it ever held: these keep their chunks where they can. Both say their chunks in runs,
-# and slot by slot.
-
-
-@dataclass(frozen=True, slots=True)
-class WholeBlock:
-    """A block of `allocate`: what it holds, and its mapping (None: the identity)."""
-
-    runs: tuple[Run, ...]
-    mapping: ChunkMapping | None
-
-    def places(self) -> list[list[int]]:
-        """[slot within the block, slot behind, chunk] of what it holds."""
-        chunks = chunks_of(self.runs)
-        return _places(np.arange(chunks.size), chunks)
-
-
-@dataclass(frozen=True, slots=True)
-class PartedBlock:
-    """A block of `reserve`: its mapping, which of its slots it holds, and which it ever held."""
-
-    mapping: ChunkMapping
-    held: np.ndarray
-    had: np.ndarray
-
-    @property
-    def runs(self) -> list[Run]:
-        """The chunks it holds."""
-        return runs_of(self.mapping.table[self.held])
-
-    def places(self) -> list[list[int]]:
-        """[slot within the block, slot behind, chunk] of what it holds."""
-        slots = np.flatnonzero(self.held)
-        return _places(slots, self.mapping.table[slots])
-
-    def keeps(self, slots: np.ndarray, free: FreeRuns) -> np.ndarray:
-        """For each slot whether its chunk is the block's own from before, and free.
-
-        A chunk that has moved within the block is mapped at its old slot, too: it counts once.
-        """
-        there = self.mapping.table[slots]
-        own = self.had[slots] & (there >= 0) & ~free.held[there]
-        once = np.zeros(slots.size, bool)
-        once[np.unique(there, return_index=True)[1]] = True
-        return own & once
-
-
-def _places(slots: np.ndarray, chunks: np.ndarray) -> list[list[int]]:
-    return [
-        [int(slots[lo]), int(slots[lo]) + hi - lo, int(chunks[lo])]
-        for lo, hi in stretches(slots, chunks)
-    ]
-
 
 DEFAULT_CHUNK_BYTES = 64 << 10
 
@@ -151,7 +93,7 @@ class VirtualAddressing:
         self._cache = MappingCache(memory, size, self._books.counts)
         self._identity = self._cache.make(self._chunks, self._free.runs()) if self._chunks else None
         if self._identity is not None:
-            self._identity.live = True  # for ever: never let go, never found for a block
+            self._identity.live = True  # forever: never let go, never found for a block
 
     def allocate(self, nbytes: int, tag: str = "") -> Block:
         """A whole block. Cost: O(free runs); system calls only if it needs a new mapping.
@@ -170,7 +112,7 @@ class VirtualAddressing:
         self._move(block, size, slots)
         return block
 
-    def free(self, block: Block, after: Sequence[Reached] = ()) -> None:
+    def free(self, block: Block, after: Sequence[Event] = ()) -> None:
         """Frees the block's chunks; what is mapped stays mapped. No system call."""
         self._books.retire(block)
         holding = self._holdings.pop(block.id)
@@ -229,7 +171,7 @@ class VirtualAddressing:
         holding.held[slots] = holding.had[slots] = True
         self._move(block, min(hi, block.requested_bytes) - lo, slots.size)
 
-    def unmap_range(self, block: Block, lo: int, hi: int, after: Sequence[Reached] = ()) -> None:
+    def unmap_range(self, block: Block, lo: int, hi: int, after: Sequence[Event] = ()) -> None:
         """Frees the chunks of bytes [lo, hi); what is mapped stays mapped.
 
         Raises:
@@ -252,7 +194,7 @@ class VirtualAddressing:
         return self._books.stats()
 
     def check(self) -> None:
-        """Each held chunk has one holder, who sees it in its mapping; the books are the sums."""
+        """Each held chunk has one holder, which sees it in its mapping; the books are the sums."""
         self._books.check(0)
         self._cache.check()
         held = [c for holding in self._holdings.values() for c in chunks_of(holding.runs).tolist()]
@@ -377,3 +319,58 @@ def default_chunk_bytes(budget_bytes: int, max_mappings: int | None = None) -> i
     """
     most = max_mappings or max_mapped_chunks()
     return mappable_chunk_bytes(DEFAULT_CHUNK_BYTES, budget_bytes, most)
+
+
+# What a block holds: chunks, with the mapping in which it sees them. A block of `allocate` is whole
+# until it is freed. One of `reserve` holds some of its slots, and records which it ever held: these
+# keep their chunks where they can.
+
+
+@dataclass(frozen=True, slots=True)
+class WholeBlock:
+    """A block of `allocate`: what it holds, and its mapping (None: the identity)."""
+
+    runs: tuple[Run, ...]
+    mapping: ChunkMapping | None
+
+    def places(self) -> list[list[int]]:
+        """[slot within the block, slot behind, chunk] of what it holds."""
+        chunks = chunks_of(self.runs)
+        return _places(np.arange(chunks.size), chunks)
+
+
+@dataclass(frozen=True, slots=True)
+class PartedBlock:
+    """A block of `reserve`: its mapping, which of its slots it holds, and which it ever held."""
+
+    mapping: ChunkMapping
+    held: np.ndarray
+    had: np.ndarray
+
+    @property
+    def runs(self) -> list[Run]:
+        """The chunks it holds."""
+        return runs_of(self.mapping.table[self.held])
+
+    def places(self) -> list[list[int]]:
+        """[slot within the block, slot behind, chunk] of what it holds."""
+        slots = np.flatnonzero(self.held)
+        return _places(slots, self.mapping.table[slots])
+
+    def keeps(self, slots: np.ndarray, free: FreeRuns) -> np.ndarray:
+        """For each slot whether its chunk is the block's own from before, and free.
+
+        A chunk that has moved within the block is mapped at its old slot, too: it counts once.
+        """
+        there = self.mapping.table[slots]
+        own = self.had[slots] & (there >= 0) & ~free.held[there]
+        once = np.zeros(slots.size, bool)
+        once[np.unique(there, return_index=True)[1]] = True
+        return own & once
+
+
+def _places(slots: np.ndarray, chunks: np.ndarray) -> list[list[int]]:
+    return [
+        [int(slots[lo]), int(slots[lo]) + hi - lo, int(chunks[lo])]
+        for lo, hi in stretches(slots, chunks)
+    ]

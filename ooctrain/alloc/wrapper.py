@@ -1,8 +1,8 @@
 """The base of all wrappers: an allocator around an allocator that passes every call on.
 
 A wrapper always has the methods for ranges; whether they work is given by the inner allocator's
-`granule.ranges`, which planners check in any case. Read next: `wrappers.py`, the wrappers
-that add something.
+`granule.ranges`, which planners check in any case. Read next: `wrappers.py`, the wrappers that add
+something.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
-from ooctrain.alloc.base import Allocator, Block, RangedAllocator, Reached, Stats
+from ooctrain.alloc.base import Allocator, Block, Event, RangedAllocator, Stats
 from ooctrain.errors import ConfigError
 from ooctrain.units import Granule
 
@@ -32,7 +32,7 @@ class Wrapper:
         with self._around("allocate"):
             return self.inner.allocate(nbytes, tag)
 
-    def free(self, block: Block, after: Sequence[Reached] = ()) -> None:
+    def free(self, block: Block, after: Sequence[Event] = ()) -> None:
         with self._around("free"):
             self.inner.free(block, after)
 
@@ -46,7 +46,7 @@ class Wrapper:
         with self._around("map_range"):
             self._ranged().map_range(block, lo, hi)
 
-    def unmap_range(self, block: Block, lo: int, hi: int, after: Sequence[Reached] = ()) -> None:
+    def unmap_range(self, block: Block, lo: int, hi: int, after: Sequence[Event] = ()) -> None:
         """Gives a range back. Raises ConfigError: the inner allocator has none."""
         with self._around("unmap_range"):
             self._ranged().unmap_range(block, lo, hi, after)

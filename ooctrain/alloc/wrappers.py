@@ -1,12 +1,12 @@
-"""Wrappers: one more promise around any allocator, and around each other.
+"""Wrappers: one more promise around any allocator.
 
 A wrapper does what its inner allocator does, and also limits it, counts it, logs it, poisons, fails
 on purpose, serves threads, or checks it. Each wrapper is one concern, so wrappers nest in any
 order: `Limited(Logged(BestFit(memory)), 1 << 20)`; the base allocators stay free of all this.
 
 On the command line your own combination is a function in a file: `--allocator mine.py:make`, where
-`make(memory)` returns the outermost wrapper. Source: RMM's adaptors, which compose like this.
-Read next: `alloc/log.py` (`Recorder`, here `Logged`), `wrappers.py`.
+`make(memory)` returns the outermost wrapper. Source: RMM's adaptors, which compose like this. Read
+next: `alloc/log.py` (`Recorder`, here `Logged`).
 """
 
 from __future__ import annotations
@@ -20,126 +20,13 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import Protocol
 
-from ooctrain.alloc.base import Allocator, Block, Reached, Stats, size_of
+from ooctrain.alloc.base import Allocator, Block, Event, Stats, size_of
 from ooctrain.alloc.log import Recorder as Logged
 from ooctrain.alloc.wrapper import Wrapper
 from ooctrain.errors import ConfigError, OutOfDeviceMemory, PlanMismatch
 from ooctrain.units import format_bytes
 
-# Checked: every block that an allocator returns is tested.
-#
-# An allocator, often a user's own, that gives one address to two blocks trains to wrong numbers
-# without any error. A sorted list of the live blocks is enough to detect it; the error names the
-# faulty block and its neighbour. The replay before the first step goes through this wrapper, so no
-# training begins on such an allocator.
-
-
-#: Kernels use vector instructions on whole cache lines.
-ALIGN_BYTES = 64
-
-
-class Checked(Wrapper):
-    """Names blocks that overlap, are not aligned, or hold less than was asked for.
-
-    Attributes:
-        highest_end: behind the last byte of all blocks that were handed out whole.
-    """
-
-    def __init__(self, inner: Allocator):
-        super().__init__(inner)
-        self._places: list[tuple[int, int]] = []  # (address, end) of the live blocks
-        self._tags: dict[int, str] = {}  # by address
-        self.highest_end = 0
-
-    def allocate(self, nbytes: int, tag: str = "") -> Block:
-        """Raises PlanMismatch: the block cannot be used."""
-        return self._look_at(self.inner.allocate(nbytes, tag), nbytes, tag, held=True)
-
-    def reserve(self, nbytes: int, tag: str = "") -> Block:
-        """Raises PlanMismatch: the range cannot be used."""
-        return self._look_at(super().reserve(nbytes, tag), nbytes, tag, held=False)
-
-    def free(self, block: Block, after: Sequence[Reached] = ()) -> None:
-        """Gives it back."""
-        self.inner.free(block, after)
-        place = bisect_left(self._places, (block.address, 0))
-        del self._places[place], self._tags[block.address]
-
-    def _look_at(self, block: Block, nbytes: int, tag: str, held: bool) -> Block:
-        if not isinstance(block, Block):
-            raise self._wrong(tag, f"it is {block!r}")
-        granted = self.granule.granted(nbytes)
-        lo, hi = block.address, block.address + nbytes
-        if lo <= 0 or lo % ALIGN_BYTES:
-            raise self._wrong(tag, f"its address {lo} is not a positive multiple of {ALIGN_BYTES}")
-        if block.requested_bytes != nbytes or (held and block.granted_bytes != granted):
-            raise self._wrong(
-                tag, f"{nbytes} B were asked for, {granted} B with rounding; it says "
-                f"{block.requested_bytes} B and {block.granted_bytes} B",
-            )  # fmt: skip
-        place = bisect_left(self._places, (lo, 0))
-        for start, end in self._places[max(0, place - 1) : place + 1]:
-            if start < hi and lo < end:
-                raise self._wrong(tag, f"it lies on {self._tags[start]!r}, which is live")
-        self._places.insert(place, (lo, hi))
-        if held:
-            self.highest_end = max(self.highest_end, lo + granted)
-        self._tags[lo] = tag
-        return block
-
-    def _wrong(self, tag: str, why: str) -> PlanMismatch:
-        return PlanMismatch(
-            f"allocator {self.name} hands out a block that cannot be used: {why}",
-            code="OOC-132", where=tag or "a block",
-            fix="oc.testing.check_allocator finds the shortest list of requests that shows it",
-        )  # fmt: skip
-
-
-# ThreadSafe: one allocator for several threads, and for frees that come from finalizers.
-#
-# A lock lets one thread at a time into the allocator. Python may run a finalizer anywhere, also
-# while its own thread is inside the allocator; neither waiting for the lock nor entering a second
-# time is correct then. Such a free is deferred to the beginning of the next call. Sources: cupy
-# issue 317 and its like (a free from the garbage collector while the lock is held).
-
-
-class ThreadSafe(Wrapper):
-    """Serves several threads, and frees that come from finalizers.
-
-    One thread at a time is inside. A finalizer may run anywhere, also while its own thread is
-    inside the allocator: such a free is put off, not lost, and made at the beginning of the next
-    call (which, if that free was none, raises its InvalidFree and does nothing).
-    """
-
-    def __init__(self, inner: Allocator):
-        super().__init__(inner)
-        self._lock = threading.RLock()
-        self._inside = 0
-        self._deferred: deque[tuple[Block, Sequence[Reached]]] = deque()
-
-    def free(self, block: Block, after: Sequence[Reached] = ()) -> None:
-        """Put off if this very thread is inside already."""
-        with self._lock:
-            if self._inside:
-                self._deferred.append((block, after))
-                return
-        with self._around("free"):
-            self.inner.free(block, after)
-
-    @contextmanager
-    def _around(self, method: str) -> Iterator[None]:
-        """Behind the lock."""
-        with self._lock:
-            self._inside += 1
-            try:
-                while self._deferred and self._inside == 1:
-                    self.inner.free(*self._deferred.popleft())
-                yield
-            finally:
-                self._inside -= 1
-
-
-__all__ = ["Counted", "FailAt", "Limited", "Logged", "Poisoned", "ThreadSafe", "Wrapper"]
+__all__ = ["Checked", "Counted", "FailAt", "Limited", "Logged", "Poisoned", "ThreadSafe", "Wrapper"]
 FRESH, FREED = 0xFF, 0x7F
 REQUESTS = ("allocate", "free", "reserve", "map_range", "unmap_range")
 
@@ -151,8 +38,8 @@ class Limited(Wrapper):
     up to the limit only.
 
     Args:
-        inner: the allocator that does it.
-        limit_bytes: of all that is granted or pending.
+        inner: the allocator that serves the requests.
+        limit_bytes: for all that is granted or pending.
 
     Raises:
         ConfigError: a limit below 1.
@@ -264,8 +151,8 @@ class Poisoned(Wrapper):
     training.
 
     Args:
-        inner: the allocator that does it.
-        memory: that its addresses mean.
+        inner: the allocator that serves the requests.
+        memory: the memory of its addresses.
     """
 
     def __init__(self, inner: Allocator, memory: Fillable):
@@ -285,7 +172,7 @@ class Poisoned(Wrapper):
         super().map_range(block, lo, hi)
         self._memory.fill(block.address + lo, hi - lo, FRESH)
 
-    def free(self, block: Block, after: Sequence[Reached] = ()) -> None:
+    def free(self, block: Block, after: Sequence[Event] = ()) -> None:
         """Filled with `FREED` behind its last uses; blocks of parts are not."""
         if self._whole.get(block.id) is block:
             for event in after:
@@ -299,11 +186,11 @@ class FailAt(Wrapper):
     """Refuses the n-th claim, once, as if memory were short: the caller must survive it.
 
     Args:
-        inner: the allocator that does it.
+        inner: the allocator that serves the requests.
         claim: number of the claim that fails, from 0; claims are allocate, reserve and map_range.
 
     Attributes:
-        claims: made so far.
+        claims: number made so far.
     """
 
     def __init__(self, inner: Allocator, claim: int):
@@ -333,3 +220,110 @@ class FailAt(Wrapper):
                 where=f"{tag or 'a block'}, FailAt",
                 fix="this is FailAt, a test of what happens then",
             )
+
+
+# Checked. An allocator, often a user's own, that gives one address to two blocks trains to wrong
+# numbers without any error. A sorted list of the live blocks is enough to detect it. The replay
+# before the first step goes through this wrapper, so no training begins on such an allocator.
+
+
+#: Kernels use vector instructions on whole cache lines.
+ALIGN_BYTES = 64
+
+
+class Checked(Wrapper):
+    """Names blocks that overlap, are not aligned, or hold less than was asked for.
+
+    Attributes:
+        highest_end: behind the last byte of all blocks that were handed out whole.
+    """
+
+    def __init__(self, inner: Allocator):
+        super().__init__(inner)
+        self._places: list[tuple[int, int]] = []  # (address, end) of the live blocks
+        self._tags: dict[int, str] = {}  # by address
+        self.highest_end = 0
+
+    def allocate(self, nbytes: int, tag: str = "") -> Block:
+        """Raises PlanMismatch: the block cannot be used."""
+        return self._look_at(self.inner.allocate(nbytes, tag), nbytes, tag, held=True)
+
+    def reserve(self, nbytes: int, tag: str = "") -> Block:
+        """Raises PlanMismatch: the range cannot be used."""
+        return self._look_at(super().reserve(nbytes, tag), nbytes, tag, held=False)
+
+    def free(self, block: Block, after: Sequence[Event] = ()) -> None:
+        """Gives it back."""
+        self.inner.free(block, after)
+        place = bisect_left(self._places, (block.address, 0))
+        del self._places[place], self._tags[block.address]
+
+    def _look_at(self, block: Block, nbytes: int, tag: str, held: bool) -> Block:
+        if not isinstance(block, Block):
+            raise self._wrong(tag, f"it is {block!r}")
+        granted = self.granule.granted(nbytes)
+        lo, hi = block.address, block.address + nbytes
+        if lo <= 0 or lo % ALIGN_BYTES:
+            raise self._wrong(tag, f"its address {lo} is not a positive multiple of {ALIGN_BYTES}")
+        if block.requested_bytes != nbytes or (held and block.granted_bytes != granted):
+            raise self._wrong(
+                tag, f"{nbytes} B were asked for, {granted} B with rounding; it says "
+                f"{block.requested_bytes} B and {block.granted_bytes} B",
+            )  # fmt: skip
+        place = bisect_left(self._places, (lo, 0))
+        for start, end in self._places[max(0, place - 1) : place + 1]:
+            if start < hi and lo < end:
+                raise self._wrong(tag, f"it lies on {self._tags[start]!r}, which is live")
+        self._places.insert(place, (lo, hi))
+        if held:
+            self.highest_end = max(self.highest_end, lo + granted)
+        self._tags[lo] = tag
+        return block
+
+    def _wrong(self, tag: str, why: str) -> PlanMismatch:
+        return PlanMismatch(
+            f"allocator {self.name} hands out a block that cannot be used: {why}",
+            code="OOC-132", where=tag or "a block",
+            fix="oc.testing.check_allocator finds the shortest list of requests that shows it",
+        )  # fmt: skip
+
+
+# ThreadSafe. Python may run a finalizer anywhere, also while its own thread is inside the
+# allocator; neither waiting for the lock nor entering a second time is correct then. Source: cupy
+# issue 317 and its like (a free from the garbage collector while the lock is held).
+
+
+class ThreadSafe(Wrapper):
+    """Serves several threads, and frees that come from finalizers.
+
+    One thread at a time is inside. A finalizer may run anywhere, also while its own thread is
+    inside the allocator: such a free is put off, not lost, and made at the beginning of the next
+    call (which, if that free was invalid, raises its InvalidFree and does nothing).
+    """
+
+    def __init__(self, inner: Allocator):
+        super().__init__(inner)
+        self._lock = threading.RLock()
+        self._inside = 0
+        self._deferred: deque[tuple[Block, Sequence[Event]]] = deque()
+
+    def free(self, block: Block, after: Sequence[Event] = ()) -> None:
+        """Put off if this very thread is inside already."""
+        with self._lock:
+            if self._inside:
+                self._deferred.append((block, after))
+                return
+        with self._around("free"):
+            self.inner.free(block, after)
+
+    @contextmanager
+    def _around(self, method: str) -> Iterator[None]:
+        """Behind the lock."""
+        with self._lock:
+            self._inside += 1
+            try:
+                while self._deferred and self._inside == 1:
+                    self.inner.free(*self._deferred.popleft())
+                yield
+            finally:
+                self._inside -= 1

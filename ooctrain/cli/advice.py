@@ -21,7 +21,7 @@ from ooctrain.rewrite.narrow import narrower
 from ooctrain.sched.budget import trace_minimum_bytes
 from ooctrain.sched.planners.keep_all import KeepAll, write_in_core
 from ooctrain.sched.planning.planner import Planner
-from ooctrain.sched.planning.question import Question, plan_beside
+from ooctrain.sched.planning.question import Question, plan_excluding
 from ooctrain.sched.schedule import Plan
 from ooctrain.step.machine import Machine, call_durations_ns
 from ooctrain.step.trace import Trace
@@ -74,7 +74,7 @@ class FitQuestion:
             trace, budget_bytes, self.machine, self.granule, self.host_budget_bytes, self.seed,
             evaluations=EVALUATIONS,
         )  # fmt: skip
-        return plan_beside(planner, question)
+        return plan_excluding(planner, question)
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,7 +113,7 @@ class Need:
 def need_of(trace: Trace, machine: Machine, granule: Granule) -> Need:
     """See `Need`. Cost: O(uses)."""
     question = Question(trace, MAX_BYTES, machine, granule)
-    in_core = plan_beside(KeepAll(), question)
+    in_core = plan_excluding(KeepAll(), question)
     peak_call = write_in_core(trace, granule, early_inputs=False).peak_call
     minimum_bytes = trace_minimum_bytes(trace, granule)
     compute_us = sum(call_durations_ns(trace, machine)) / 1000

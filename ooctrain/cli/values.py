@@ -15,7 +15,7 @@ from typing import Any
 import click
 
 from ooctrain.errors import ConfigError, unknown_name
-from ooctrain.step.schema import as_path
+from ooctrain.step.user_values import as_path
 
 
 class WholeNumber(click.IntRange):

@@ -15,7 +15,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import fields
 from typing import Any
 
-from ooctrain.alloc.base import Block, Reached, Stats
+from ooctrain.alloc.base import Block, Event, Stats
 from ooctrain.course.cage.serve_allocator import WITH_BOOKS
 from ooctrain.course.cage.step_data import machine_data, trace_data
 from ooctrain.course.cage.wire import error_data, error_of, printable
@@ -157,10 +157,10 @@ class _Asking:
     def __init__(self, interview: Interview, memory: Any, number: int, forgotten: list[int]):
         self._interview, self._memory, self.number = interview, memory, number
         self.forgotten = forgotten
-        self._events: list[Reached] = []  # all that were ever passed on: it may wait later
+        self._events: list[Event] = []  # all that were ever passed on: it may wait later
         self._refused: DriverError | None = None
 
-    def ask(self, question: Mapping[str, Any], events: Sequence[Reached] = ()) -> Any:
+    def ask(self, question: Mapping[str, Any], events: Sequence[Event] = ()) -> Any:
         """The answer; what the memory refuses is raised as it was."""
         forget, self.forgotten[:] = [*self.forgotten], []
         self._refused = None
@@ -213,7 +213,7 @@ class RemoteAllocator:
         """A block. Raises what the submission raises."""
         return self._new(self._call("allocate", [nbytes, tag]))
 
-    def free(self, block: Block, after: Sequence[Reached] = ()) -> None:
+    def free(self, block: Block, after: Sequence[Event] = ()) -> None:
         """Takes a block back. Raises what the submission raises."""
         self._call("free", [], block, after)
 
@@ -242,7 +242,7 @@ class RemoteAllocator:
 
     def _call(
         self, method: str, values: Sequence[Any], block: Block | None = None,
-        events: Sequence[Reached] = (),
+        events: Sequence[Event] = (),
     ) -> Any:  # fmt: skip
         question: dict[str, Any] = {"ask": "do", "method": method, "values": values}
         if block is not None:
@@ -285,7 +285,7 @@ class RemoteRanged(RemoteAllocator):
         """Claims a part."""
         self._call("map_range", [lo, hi], block)
 
-    def unmap_range(self, block: Block, lo: int, hi: int, after: Sequence[Reached] = ()) -> None:
+    def unmap_range(self, block: Block, lo: int, hi: int, after: Sequence[Event] = ()) -> None:
         """Gives a part back."""
         self._call("unmap_range", [lo, hi], block, after)
 

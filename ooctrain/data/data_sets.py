@@ -23,7 +23,7 @@ from ooctrain.data.mnist import mnist
 from ooctrain.data.synthetic import synthetic, synthetic_images, synthetic_pixels
 from ooctrain.errors import ConfigError, unknown_name
 from ooctrain.plugins import is_path
-from ooctrain.step.schema import as_path
+from ooctrain.step.user_values import as_path
 
 
 @dataclass(frozen=True, slots=True)

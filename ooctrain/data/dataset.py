@@ -21,7 +21,7 @@ import numpy as np
 
 from ooctrain.devices.cpu.host_vm import available_memory_bytes
 from ooctrain.errors import ConfigError, ShapeError
-from ooctrain.step.schema import as_numbers, as_target
+from ooctrain.step.user_values import as_numbers, as_target
 from ooctrain.units import format_bytes
 
 FLOAT_BYTES = 4

@@ -21,7 +21,7 @@ import numpy as np
 from ooctrain.data.dataset import Batch, Shape, stack, wants_bytes
 from ooctrain.data.picture import check_header, pillow, pixels
 from ooctrain.errors import DataFormatError
-from ooctrain.step.schema import as_path
+from ooctrain.step.user_values import as_path
 
 ENDINGS = (".png", ".apng", ".jpg", ".jpeg", ".jpe", ".jfif", ".bmp", ".gif", ".webp", ".avif",
            ".pbm", ".pgm", ".ppm", ".pnm", ".tif", ".tiff")  # fmt: skip

@@ -19,7 +19,7 @@ import numpy as np
 
 from ooctrain.data.extras import extra
 from ooctrain.errors import ConfigError, DataFormatError, reason
-from ooctrain.step.schema import as_path
+from ooctrain.step.user_values import as_path
 
 _TYPES = ("uint8", "float32")
 _TIFF_ENDINGS = (".tif", ".tiff", ".svs", ".btf")

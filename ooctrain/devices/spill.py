@@ -26,7 +26,7 @@ from typing import Any
 import numpy as np
 
 from ooctrain.errors import ConfigError
-from ooctrain.step.schema import as_path
+from ooctrain.step.user_values import as_path
 from ooctrain.units import format_bytes, rate_of
 
 try:

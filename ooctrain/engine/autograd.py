@@ -18,8 +18,8 @@ from ooctrain.engine.eager import Storage
 from ooctrain.engine.tensor import Tensor, current_tape
 from ooctrain.errors import ConfigError
 from ooctrain.step.op import Spec, to_physical
-from ooctrain.step.schema import as_numbers
 from ooctrain.step.trace import ITEM_BYTES, Kind
+from ooctrain.step.user_values import as_numbers
 
 
 def tensor(array: Any, requires_grad: bool = False) -> Tensor:

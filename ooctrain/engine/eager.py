@@ -32,7 +32,7 @@ from ooctrain.step.op import (
     to_logical,
 )
 from ooctrain.step.presets import usable_cores
-from ooctrain.step.schema import as_numbers
+from ooctrain.step.user_values import as_numbers
 
 #: Smaller values are malloc's. To larger ones it gives pages of their own whatever was freed before
 #: (DEFAULT_MMAP_THRESHOLD_MAX in glibc's malloc.c).

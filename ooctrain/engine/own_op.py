@@ -36,8 +36,8 @@ from ooctrain.errors import AutogradError, ConfigError
 from ooctrain.layers.combine import Constant
 from ooctrain.step import op as base
 from ooctrain.step.op import Spec, require, to_logical
-from ooctrain.step.schema import as_numbers
 from ooctrain.step.trace import Kind
+from ooctrain.step.user_values import as_numbers
 
 
 class Op(base.Op):

@@ -17,7 +17,7 @@ from ooctrain.engine.autograd import wrap
 from ooctrain.engine.eager import Storage
 from ooctrain.engine.tensor import Tensor
 from ooctrain.step.op import Spec, to_physical
-from ooctrain.step.schema import as_numbers
+from ooctrain.step.user_values import as_numbers
 
 
 class Parameter(Tensor):

@@ -21,7 +21,7 @@ import numpy as np
 
 from ooctrain.engine.tensor import Tensor
 from ooctrain.errors import ConfigError, ShapeError, did_you_mean
-from ooctrain.step.schema import as_numbers
+from ooctrain.step.user_values import as_numbers
 
 #: Keys under which scripts save a state dict among other things, the surest first.
 WRAPPERS = ("state_dict", "model_state_dict", "model", "model_state", "net", "network", "weights")

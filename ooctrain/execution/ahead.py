@@ -40,7 +40,7 @@ THREAD_NAME = "ooctrain-ahead"
 
 
 @dataclass(frozen=True, slots=True)
-class Berth:
+class StagedBatch:
     """Where a batch is laid out, and for which step."""
 
     trace: Trace
@@ -53,13 +53,13 @@ class ReadBatch:
 
     Args:
         batch: as it is handed out.
-        hand_out: tells the giver that it was handed out.
-        place, values: where it lies, and as what; None: nowhere yet.
+        hand_out: called when it is handed out.
+        place, values: where it lies, with its values; None: nowhere yet.
     """
 
     batch: Pair
     hand_out: Callable[[], object]
-    place: Berth | None = None
+    place: StagedBatch | None = None
     values: Values | None = None
 
     def serves(self, trace: Trace, x: Any, y: Any) -> bool:
@@ -98,7 +98,7 @@ class Reader:
         """Whether the next batch is on its way, or there."""
         return self._next is not None
 
-    def begin(self, place: Berth | None = None) -> None:
+    def begin(self, place: StagedBatch | None = None) -> None:
         """Has the next batch read, and laid out if a place is given."""
         self._next = self._pool.submit(_read, self._source, place)
 
@@ -149,10 +149,11 @@ class Ahead:
         """Has the next batch read while a step takes these values.
 
         Args:
-            promise: of a memory budget, if there is one.
+            promise: that of a memory budget, if there is one.
 
         Returns:
-            The values as they are to be taken: laid out, so that nobody needs the arrays any more.
+            The values as they are to be taken: laid out, so that the arrays are not needed any
+            more.
         """
         reader, asked, self._asked = self._reader, self._asked, None
         if reader is None or reader.reads or asked is None or asked[2] is not values:
@@ -167,7 +168,7 @@ class Ahead:
                 if laid is None:
                     return values
                 values = laid
-            reader.begin(Berth(trace, device.host_buffer(_buffer_bytes(trace))))
+            reader.begin(StagedBatch(trace, device.host_buffer(_buffer_bytes(trace))))
         except DriverError as error:  # there is no more pinned memory
             if error.lost:
                 raise
@@ -184,7 +185,7 @@ def handed_out(batches: Iterable[Any], manner: Manner = USUAL) -> Iterator[Pair]
 def lay_out(device: Device, trace: Trace, values: Values) -> Values | None:
     """Values as the device wants them, in its next host buffer; None: one of them is read by
     rows."""
-    return _lay(Berth(trace, device.host_buffer(_buffer_bytes(trace))), values)
+    return _lay(StagedBatch(trace, device.host_buffer(_buffer_bytes(trace))), values)
 
 
 def position_of(batches: Iterable[Any]) -> int:
@@ -210,7 +211,7 @@ def no_batch(epoch: int) -> ConfigError:
     )  # fmt: skip
 
 
-def _read(source: Iterator[tuple[Any, Callable[[], object]]], place: Berth | None) -> Any:
+def _read(source: Iterator[tuple[Any, Callable[[], object]]], place: StagedBatch | None) -> Any:
     """What the thread does."""
     found = next(source, None)
     if found is None:
@@ -225,7 +226,7 @@ def _read(source: Iterator[tuple[Any, Callable[[], object]]], place: Berth | Non
     return ReadBatch((x, y), found[1], place if values is not None else None, values)
 
 
-def _lay(place: Berth, values: Values) -> dict[int, Laid] | None:
+def _lay(place: StagedBatch, values: Values) -> dict[int, Laid] | None:
     """Values in a host buffer; None: it is closed, or one of them is read by rows, in its own
     time."""
     variables, found = place.trace.variables, {}

@@ -1,4 +1,4 @@
-"""Recorded steps that are replayed as a whole: which steps can be, and how.
+"""Captured steps: recorded once, then launched as a whole.
 
 A piece of work is a callable that holds its addresses. A step that maps nothing and leaves every
 value where it found it can therefore be recorded: its pieces are called once more, on streams that
@@ -43,8 +43,8 @@ class Submitted:
 
 
 @dataclass(frozen=True, slots=True)
-class Around:
-    """What a step finds, and leaves.
+class StepSnapshot:
+    """Memory before or after a step.
 
     Args:
         places: addresses of what persists.
@@ -57,7 +57,7 @@ class Around:
 
 @dataclass(slots=True)
 class _Cut:
-    """Where the record is in two.
+    """Where the record falls into two parts.
 
     Args:
         rest: the first piece behind the look at the loss.
@@ -84,8 +84,8 @@ class Replays:
     """A session's recorded step.
 
     Attributes:
-        refusal: why the last step was not recorded, in an error's words; None: it was, or nobody
-            wants that.
+        refusal: why the last step was not recorded, in an error's words; None: it was, or need
+            not be.
     """
 
     def __init__(self, device: Device, trace: Trace):
@@ -124,7 +124,12 @@ class Replays:
         return watched
 
     def settle(
-        self, before: Around, after: Around, inputs: Places, guarded: int | None, result: StepResult
+        self,
+        before: StepSnapshot,
+        after: StepSnapshot,
+        inputs: Places,
+        guarded: int | None,
+        result: StepResult,
     ) -> None:
         """Judges a step that has been watched.
 
@@ -155,9 +160,9 @@ class Replays:
         """Records the watched step, unless that is done; whether it could be.
 
         Args:
-            scalars, own: that the pieces read while they are called.
+            scalars, own: values that the pieces read while they are called.
             outputs: where the pieces put wanted values.
-            use_guard: sets the guard that the pieces ask.
+            use_guard: sets the guard that the pieces read.
         """
         if self._recorded is not None:
             return True
@@ -248,7 +253,7 @@ class Replays:
         )
 
 
-def _expect_repeatable(before: Around, after: Around, trace: Trace) -> None:
+def _expect_repeatable(before: StepSnapshot, after: StepSnapshot, trace: Trace) -> None:
     """Raises CaptureRefused: the next step would not do the same with the same addresses."""
     if after.changes != before.changes:
         raise CaptureRefused(

@@ -1,4 +1,4 @@
-"""Checkpoints: arrays and a run's state in one safetensors file that is whole or absent.
+"""Checkpoints: all of a run in one safetensors file, which is whole or absent.
 
 Named arrays and a `RunState` are written to a file and read back. The new file is written next to
 the old one, flushed to the disk, and only then takes its name; a process killed at any moment
@@ -36,7 +36,8 @@ from ooctrain.execution.checkpoint_file import (
     size_bytes,
     write,
 )
-from ooctrain.step.schema import Count, Whole, as_path, fitted, parse_json
+from ooctrain.step.schema import Count, Whole, fitted, parse_json
+from ooctrain.step.user_values import as_path
 from ooctrain.units import format_bytes
 
 #: 2 has `RunState.updates`; files that need none are written as 1.
@@ -63,7 +64,7 @@ class RunState:
     Args:
         step: steps done.
         epoch: epochs done.
-        seed: of weights, dropout and data order.
+        seed: seed of weights, dropout and data order.
         data: the loader's state (epoch and position).
         schedule: the learning-rate schedule's state.
         config: what must be the same to go on with the same bits (model, batch, optimizer, ...).
@@ -131,8 +132,8 @@ def save(
 
 
 def expect_writable(path: str | Path) -> None:
-    """Tries, before hours of work go into it, whether a checkpoint can be written: a file beside it
-    is made and removed.
+    """Tries, before hours of work go into it, whether a checkpoint can be written: a file next to
+    it is made and removed.
 
     Raises:
         CheckpointError: it cannot.
@@ -239,7 +240,7 @@ def check_arrays(checkpoint: Checkpoint, expected: Mapping[str, np.ndarray]) -> 
     shape."""
     for name in sorted({*expected, *checkpoint.arrays}):
         if name not in checkpoint.arrays:
-            raise _foreign(checkpoint, f"it lacks {name!r}")
+            raise _foreign(checkpoint, f"{name!r} is missing")
         if name not in expected:
             raise _foreign(checkpoint, f"it holds {name!r}, which this model does not have")
         have, want = checkpoint.arrays[name], expected[name]
@@ -280,12 +281,12 @@ def _difference(before: Any, now: Any) -> str:
 def _as_json(run: RunState) -> dict[str, Any]:
     values = asdict(run)
     if not run.updates:
-        del values["updates"]  # who reads only version 1 can read it
+        del values["updates"]  # so that readers of version 1 can read it
     return {"version": FORMAT_VERSION if run.updates else 1, **values}
 
 
 def _state_text(run: RunState) -> str:
-    """The state as it is written. Raises ConfigError: nobody could read it."""
+    """The state as it is written. Raises ConfigError: it could not be read back."""
     try:
         text = json.dumps(_as_json(run), sort_keys=True, allow_nan=False, default=_plain_number)
         state = parse_json(text)
@@ -303,7 +304,7 @@ def _plain_number(value: Any) -> Any:
     """A number of NumPy as Python's own. Raises TypeError: something else."""
     if isinstance(value, np.generic) and value.dtype.kind in "biuf":
         return value.item()
-    raise TypeError(f"{type(value).__name__} {value!r:.40} is no plain value")
+    raise TypeError(f"{type(value).__name__} {value!r:.40} is not a plain value")
 
 
 def _temporary(target: Path) -> Path:
@@ -354,7 +355,7 @@ def _remove_abandoned(target: Path) -> None:
 
 
 def _has_ended(process: int) -> bool:
-    """Whether no process has this number; elsewhere than on POSIX systems nobody can ask."""
+    """Whether no process has this number; elsewhere than on POSIX systems that is unknown."""
     if os.name != "posix":
         return False
     try:
@@ -362,7 +363,7 @@ def _has_ended(process: int) -> bool:
     except ProcessLookupError:
         return True
     except (PermissionError, OverflowError):
-        pass  # somebody else's, or no number of a process
+        pass  # another user's process, or not a process number
     return False
 
 
@@ -431,20 +432,17 @@ def _cannotwrite(target: Path, arrays: Mapping[str, Storable], error: OSError) -
     )
 
 
-# One process at a time writes a checkpoint.
-#
-# Two runs that write one file would each replace the other's, and a resumed run would continue
-# from the last one written. So a run locks a small file next to its checkpoint. The operating
-# system holds the lock and releases it when the process ends, however that happens, so a leftover
-# lock file blocks no later run. Source: flock(2).
+# One process at a time writes a checkpoint: two runs that write one file would each replace the
+# other's. The operating system holds the lock on a small file next to it and releases it when the
+# process ends, however that happens, so a leftover lock file blocks no later run. Source: flock(2).
 
 
 @contextmanager
 def only_writer(path: str | Path | None) -> Iterator[None]:
-    """Holds a checkpoint for this process; where the system has no flock, nobody is held up.
+    """Holds a checkpoint for this process; where the system has no flock, no process waits.
 
     Args:
-        path: of the checkpoint; None: there is none to hold.
+        path: that of the checkpoint; None: there is none to hold.
 
     Raises:
         CheckpointError: another process holds it (OOC-315), or the lock file cannot be made.

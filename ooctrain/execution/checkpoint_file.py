@@ -102,7 +102,7 @@ class FileArrays(Mapping[str, np.ndarray]):
 
     Raises:
         OSError: it cannot be read.
-        ValueError, KeyError: it is no such file, or its elements have another type than ours.
+        ValueError, KeyError: it is not such a file, or its elements have another type than ours.
     """
 
     def __init__(self, path: str | Path):

@@ -2,7 +2,7 @@
 
 A compiler holds some hundred MiB that it never gives back. A process under `--memory` counts what
 it holds before it plans; what is compiled afterwards would come on top. So a child compiles first,
-and the process reads machine code from the disk. What has been compiled so is written down beside
+and the process reads machine code from the disk. What has been compiled so is written down next to
 that code, in a folder that is named by its sources: the child is started once for each module.
 Numba keeps code by the path of its source and by Python's version, too, so each installation has
 a list of its own. Read next: `promise.py`, `../layers/kernels/cpu/runtime/kernel_jit.py`.
@@ -33,8 +33,8 @@ PACKAGE = Path(__file__).parents[1]
 
 
 def compile_apart(ops: Iterable[Op], *, searches: bool = False) -> None:
-    """Sees that the cpu's kernels of operations are on the disk. A child that fails is no error:
-    then the process compiles for itself.
+    """Sees that the cpu's kernels of operations are on the disk. A child that fails is not an
+    error: then the process compiles for itself.
 
     Args:
         searches: whether a planner may search.
@@ -52,7 +52,7 @@ def compile_apart(ops: Iterable[Op], *, searches: bool = False) -> None:
 
 
 def write_down(names: Iterable[str], written: Path) -> None:
-    """Adds the names that a list lacks."""
+    """Adds the names that are missing in a list."""
     known = _names(written)
     # Where nothing can be written, no code was kept, and Numba has warned of it.
     with suppress(OSError), written.open("a", encoding="utf-8") as file:

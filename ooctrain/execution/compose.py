@@ -3,9 +3,9 @@
 A trace, the names of rewrites, the allocator's rounding, a planner and a budget give a verified
 `Plan`. Planners see the rewritten step; its small objects are pinned in a region that is hidden
 from them. A planner that can choose is also offered the narrow form of the step. Its list is then
-completed with everything else that belongs to a plan, and no plan is returned unverified.
-Read next: `sched/planning/question.py`; `prepare.py`, which asks again until the allocator's
-waste fits too.
+completed with everything else that belongs to a plan, and no plan is returned unverified. Read
+next: `sched/planning/question.py`; `prepare.py`, which asks again until the allocator's waste fits
+too.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ from ooctrain.sched.budget import (
     with_region,
 )
 from ooctrain.sched.planning.effort import collecting_rarely
-from ooctrain.sched.planning.host_room import is_short_of_host
+from ooctrain.sched.planning.host_gaps import is_short_of_host
 from ooctrain.sched.planning.planner import (
-    HOST_LACKS,
+    HOST_TOO_SMALL,
     OfferedPlanner,
     Planner,
     call_need_bytes,
 )
-from ooctrain.sched.planning.question import Question, plan_beside
+from ooctrain.sched.planning.question import Question, plan_excluding
 from ooctrain.sched.schedule import BYTES, Plan
 from ooctrain.sched.verify import verify
 from ooctrain.step.trace import Trace
@@ -91,7 +91,7 @@ def plan_step(step: RewrittenStep, planner: Planner, question: Question) -> Plan
     """The planner's plan of a step, completed and verified.
 
     Args:
-        question: of `step.trace`, with `step.granule`.
+        question: about `step.trace`, with `step.granule`.
 
     Raises:
         Infeasible: the planner finds no schedule; its minimum includes the region.
@@ -116,7 +116,7 @@ def plan_step(step: RewrittenStep, planner: Planner, question: Question) -> Plan
 
 
 def plan_or_enough(step: RewrittenStep, planner: Planner, question: Question) -> Plan:
-    """`plan_step`, and where host memory may be what lacks, a refusal whose budget was tried.
+    """`plan_step`, and where host memory may be too small, a refusal whose budget was tried.
 
     Raises:
         As `plan_step` does.
@@ -138,36 +138,39 @@ def plan_or_enough(step: RewrittenStep, planner: Planner, question: Question) ->
 
 
 def found_by(planner: Planner, question: Question) -> Plan:
-    """What a planner finds, of the step or of a form of it that it is offered; not verified yet.
+    """A planner's plan, for the step or for an offered form of it; not verified yet.
 
     Raises:
         Infeasible: it finds no schedule.
         ConfigError: what it returned is not a plan.
-        PartFailed: it raised something that is no error of the library.
+        PartFailed: it raised an error that is not the library's.
     """
     if isinstance(planner, OfferedPlanner):
         return _found_with_offers(planner, question)
-    return plan_beside(planner, question)
+    return plan_excluding(planner, question)
 
 
 def _found_with_offers(planner: OfferedPlanner, question: Question) -> Plan:
     """The plan of a planner that is offered the narrow form of the step.
 
     The form depends on the budget: one that is made for a small budget may need little, and not be
-    offered at the budget that it needs. So a least that only such a form has is asked for again,
-    with what is offered there.
+    offered at the budget that it needs. So a least budget that only such a form has is tried once
+    more, with what is offered there.
     """
-    offers, told = _offers(question.trace, question.budget_bytes), None
+    offers, refused = _offers(question.trace, question.budget_bytes), None
     while True:
         try:
-            return plan_beside(planner.offered(offers), question)
+            return plan_excluding(planner.offered(offers), question)
         except Infeasible as refusal:
-            if told is not None and refusal.minimum_bytes <= told.minimum_bytes != HOST_LACKS:
-                raise told from told.__cause__  # with what is offered there it does
-            told = refusal
-        if not _may_be_of_an_offer(told.minimum_bytes, offers, question):
-            raise told
-        offers = _offers(question.trace, told.minimum_bytes)
+            if (
+                refused is not None
+                and refusal.minimum_bytes <= refused.minimum_bytes != HOST_TOO_SMALL
+            ):
+                raise refused from refused.__cause__  # with what is offered there it does
+            refused = refusal
+        if not _may_need_an_offer(refused.minimum_bytes, offers, question):
+            raise refused
+        offers = _offers(question.trace, refused.minimum_bytes)
 
 
 def _offers(trace: Trace, budget_bytes: int) -> Mapping[str, Trace]:
@@ -179,10 +182,10 @@ def _offers(trace: Trace, budget_bytes: int) -> Mapping[str, Trace]:
     return {}
 
 
-def _may_be_of_an_offer(least_bytes: int, offers: Mapping[str, Trace], question: Question) -> bool:
+def _may_need_an_offer(least_bytes: int, offers: Mapping[str, Trace], question: Question) -> bool:
     """Whether a form, and not the step as it is, may be what needs no more. Cost: O(calls)."""
     trace, granule = question.trace, question.granule
-    if least_bytes == HOST_LACKS or trace_minimum_bytes(trace, granule) <= least_bytes:
+    if least_bytes == HOST_TOO_SMALL or trace_minimum_bytes(trace, granule) <= least_bytes:
         return False
     return any(
         max(call_need_bytes(call, form, granule) for call in form.calls) <= least_bytes

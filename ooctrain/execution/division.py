@@ -1,4 +1,4 @@
-"""One memory budget divided between the device's arena and the host's slab.
+"""How one memory budget is divided: the device's arena gets what the host's slab does not.
 
 On the cpu device both are the same RAM, so a step is planned for several divisions and the quickest
 is taken. A theorem says where to look: **a list that runs each call once needs at least the in-core
@@ -6,8 +6,8 @@ peak, arena and slab together**, since every value that is still read is in one 
 to RAM therefore saves nothing of the sum; what saves is computing again, and bands, which need no
 slab. So the first division gives the slab nothing but the inputs, and others are tried because
 planners are not perfect. A slab on a disk (`--spill`) counts for its buffers alone. The least that
-would do is named only after a plan has been made with it, looked for in the same way
-whatever was asked. Read next: `promise.py` for the other parts; `prepare.py`.
+would do is named only after a plan has been made with it, looked for in the same way whatever the
+budget. Read next: `promise.py` for the other parts; `prepare.py`.
 """
 
 from __future__ import annotations
@@ -45,8 +45,8 @@ from ooctrain.sched.planners.naive import Naive
 from ooctrain.sched.planners.rotor import Rotor
 from ooctrain.sched.planners.superneurons import SuperNeurons
 from ooctrain.sched.planners.window import SlidingWindow
-from ooctrain.sched.planning.host_room import is_short_of_host
-from ooctrain.sched.planning.planner import Planner, host_lacks, least_refusal
+from ooctrain.sched.planning.host_gaps import is_short_of_host
+from ooctrain.sched.planning.planner import Planner, host_too_small, least_refusal
 from ooctrain.sched.planning.question import Question
 from ooctrain.sched.schedule import BYTES, Granule, Plan
 from ooctrain.step.machine import Machine
@@ -54,160 +54,17 @@ from ooctrain.step.presets import PRESETS
 from ooctrain.step.trace import Trace
 from ooctrain.units import MIB, format_bytes, parse_bytes
 
-# The least memory in which a step is found to have a plan, and how it is looked for.
-#
-# Whether there is a plan is all that counts here, so nobody searches for a better one: `auto`
-# gives way to the first of a few planners that has a plan. Those that swap find the least where
-# the host is a disk, those that compute again where the host has room for the inputs alone. Bands
-# come last: writing a step in bands takes longer than all of these. The way between too little and
-# enough is halved a fixed number of times, and what was asked plays no part in it; who asks for
-# what a refusal names gets this plan, if no better one is found. It is the least that was *found*:
-# a longer search may find a plan in less.
-
-
-#: How often the way between too little memory and enough is halved, by planners that answer at
-#: once, and then by bands.
-LEAST_TRIES, BANDS_TRIES = 6, 3
-#: Tilings that are written for one try, and calls of the longest step that is: each takes some
-#: seconds for a thousand calls.
-WRITTEN, MOST_BANDED_CALLS = 2, 1000
-#: A time limit that is over at once, on any clock: planners then take the first plan they find.
-NO_TIME_S = sys.float_info.min
-
-
-class FirstFound:
-    """The plan of the first of some planners that has one, of the step or of an offered form.
-
-    Cost: theirs, until there is a plan.
-    """
-
-    name = "first-found"
-
-    def __init__(self, *planners: Planner, forms: Mapping[str, Trace] | None = None):
-        self._planners, self._forms = planners, forms or {}
-
-    def offered(self, steps: Mapping[str, Trace]) -> FirstFound:
-        """See `OfferedPlanner`."""
-        return FirstFound(*self._planners, forms=steps)
-
-    def plan(
-        self, trace: Trace, budget_bytes: int, machine: Machine, *, granule: Granule = BYTES,
-        host_budget_bytes: int | None = None, seed: int = 0, time_limit_s: float | None = None,
-    ) -> Plan:  # fmt: skip
-        """See `Planner`. The minimum is the least of all asked."""
-        question = Question(
-            trace, budget_bytes, machine, granule, host_budget_bytes, seed, time_limit_s
-        )
-        refusals: list[Infeasible] = []
-        for form_name, form in {"": trace, **self._forms}.items():
-            rewrites = (form_name,) if form_name else ()
-            for planner in self._planners:
-                try:
-                    plan = replace(question, trace=form).put_to(planner)
-                except Infeasible as refusal:
-                    refusals.append(refusal)
-                except PartFailed:
-                    refusals.append(host_lacks(planner.name))
-                else:
-                    notes = {**plan.notes, "chosen": planner.name}
-                    return replace(plan, rewrites=(*rewrites, *plan.rewrites), notes=notes)
-        raise least_refusal(self.name, refusals, budget_bytes)
-
-
-def at_once(settings: Settings) -> Settings:
-    """The settings with planners that answer at once; one that was chosen stays, and is given no
-    time to search."""
-    found = replace(settings, time_limit_s=NO_TIME_S)
-    if not isinstance(as_planner(settings.planner), Auto):
-        return found
-    computing, swapping = (SuperNeurons(), Dtr(), Rotor()), (SlidingWindow(), Naive())
-    planners: Sequence[Planner] = computing if settings.spill is None else swapping
-    return replace(found, planner=FirstFound(*planners))
-
-
-class LeanBands:
-    """The step in bands, in one of the tilings that are estimated to need no more than there is:
-    the first of `WRITTEN` that has a plan. `banded` compares many, and writes each of them.
-    """
-
-    name = "lean-bands"
-
-    def plan(
-        self, trace: Trace, budget_bytes: int, machine: Machine, *, granule: Granule = BYTES,
-        host_budget_bytes: int | None = None, seed: int = 0, time_limit_s: float | None = None,
-    ) -> Plan:  # fmt: skip
-        """See `Planner`. The minimum is the least of all that were written."""
-        question = Question(trace, budget_bytes, machine, granule, host_budget_bytes, seed)
-        moves = ("nothing",) if is_short_of_host(question) else ("borders", "all")
-        offers = [o for o in offers_for(trace, machine, untiled=False) if o.moves in moves]
-        refusals: list[Infeasible] = []
-        fitting = [offer for offer in offers if 0 < offer.need_bytes <= budget_bytes]
-        for offer in fitting[:WRITTEN]:
-            try:
-                tiled = tiled_as_offered(trace, offer)
-                if tiled is None or len(tiled.calls) > MORE_CALLS:
-                    continue
-                plan = replace(question, trace=tiled).put_to(Belady())
-            except PartFailed:
-                continue
-            except Infeasible as refusal:
-                refusals.append(refusal)
-            else:
-                return with_tiling(plan, offer, trace_minimum_bytes(tiled, granule))
-        raise least_refusal(self.name, refusals or [host_lacks(self.name)], budget_bytes)
-
-
-def _in_bands(trace: Trace, settings: Settings) -> Iterator[Settings]:
-    """The settings with bands alone, if they may help and `auto` may ask for them."""
-    short, planner = len(trace.calls) <= MOST_BANDED_CALLS, as_planner(settings.planner)
-    asks = isinstance(planner, Auto) and not planner.asks_nobody_besides
-    if short and asks and can_be_banded(trace):
-        yield replace(settings, planner=LeanBands(), time_limit_s=NO_TIME_S)
-
-
-def least_found(
-    settings: Settings, in_core: PreparedStep, too_few: int,
-    prepared_in: Callable[[Settings, int], PreparedStep | None],
-    size_of: Callable[[PreparedStep], int],
-) -> PreparedStep:  # fmt: skip
-    """A plan with little memory. Cost: `LEAST_TRIES` and `BANDS_TRIES` plans.
-
-    Args:
-        in_core: where the way begins.
-        too_few: bytes in which there is no plan.
-        prepared_in: makes the step within a number of bytes; None, `Infeasible` and `DoesNotFit`
-            say that there is none.
-        size_of: of a step, what is counted against these.
-    """
-    ways = [(at_once(settings), LEAST_TRIES)]
-    ways += [(bands, BANDS_TRIES) for bands in _in_bands(in_core.original, settings)]
-    best = in_core
-    for how, tries in ways:
-        low = too_few
-        for _ in range(tries):
-            tried, found = (low + size_of(best)) // 2, None
-            if size_of(best) - low <= PAGE_BYTES:
-                break
-            with suppress(Infeasible, DoesNotFit, PartFailed):
-                found = prepared_in(how, tried)
-            if found is None:
-                low = tried
-            else:
-                best = found
-    return best
-
-
-#: Of what is left, the part that the slab gets beyond the inputs.
+#: Shares of what is left that the slab gets beyond the inputs.
 HOST_SHARES = (0.0, 0.125, 0.25)
 #: Calls of the step, times the divisions that are searched.
 MOST_CALLS = 2500
 #: Calls of the longest step that is searched once more to see whether the budget that a refusal
-#: names does.
+#: names suffices.
 SEARCHED_CALLS = 300
 #: No division is quicker than in-core; one that takes at most this many times as long is taken.
 NEAR = 1.1
 CPU_PRESET = "cpu-generic"
-#: For one division; and what the arena gives up besides, where a plan takes more than is left.
+#: Plans for one division; and what the arena also gives up, where a plan takes more than is left.
 MOST_PLANS, SPARE_BYTES = 3, MIB
 #: Of a slab on a disk only the pieces on their way lie in memory, each with its thread, and one for
 #: each copy stream; a MiB is for Python's objects of the pieces that wait.
@@ -220,7 +77,7 @@ def prepare_within(
     """A step as `prepare` makes it, its memory divided first where one budget is for all of it.
 
     Args:
-        own: what the process holds by itself (`promise.own_share`); None: the usual.
+        own: what the process holds by itself (`promise.own_share`); None: the usual amount.
         whole: samples of the batch that the step's input is a part of; None: it is the batch.
 
     Raises:
@@ -296,7 +153,7 @@ class _Division:
         if left < self._too_few_bytes():
             return []
         quick = replace(self, settings=at_once(self.settings))
-        found = quick._beside_or_none(self._least_slab_bytes(), left)
+        found = quick._within_slab_or_none(self._least_slab_bytes(), left)
         more = self.settings.spill is None and found is not None
         shares = HOST_SHARES[: self._most_searches() if more else 1]
         plans = [] if found is None else [found]
@@ -304,7 +161,7 @@ class _Division:
             if share and min(map(self._time, plans))[0] <= enough_us:
                 break
             host = max(int(left * share), self._least_slab_bytes())
-            if (searched := self._beside_or_none(host, left)) is not None:
+            if (searched := self._within_slab_or_none(host, left)) is not None:
                 plans.append(searched)
         return plans
 
@@ -312,23 +169,23 @@ class _Division:
         """How many divisions are searched: fewer of long steps, where each takes a minute."""
         return max(1, MOST_CALLS // max(1, len(self.trace.calls)))
 
-    def _beside_or_none(self, host_bytes: int, left: int) -> PreparedStep | None:
+    def _within_slab_or_none(self, host_bytes: int, left: int) -> PreparedStep | None:
         for settings in self._exact_first():
             with suppress(Infeasible, DoesNotFit):
-                found = replace(self, settings=settings)._beside(host_bytes, left)
+                found = replace(self, settings=settings)._within_slab(host_bytes, left)
                 if found is not None:
                     return found
         return None
 
     def _exact_first(self) -> Iterator[Settings]:
-        """Who is asked in turn: `auto` would take the quicker of a list with the bits of in-core
-        and one in bands."""
+        """Settings in turn, exact planners first: `auto` would take the quicker of a list with the
+        bits of in-core and one in bands."""
         planner = as_planner(self.settings.planner)
-        if isinstance(planner, Auto) and not planner.asks_nobody_besides:
+        if isinstance(planner, Auto) and planner.has_rewriting_planners:
             yield replace(self.settings, planner=without_bands(planner))
         yield self.settings
 
-    def _beside(self, host_bytes: int, left: int) -> PreparedStep | None:
+    def _within_slab(self, host_bytes: int, left: int) -> PreparedStep | None:
         """A plan whose arena has what such a slab leaves. Slots of the slab may leave gaps, and a
         list may be longer than usual: then the arena gets less, and a little less than that, since
         the next list may be longer still. A slab on a disk has no limit."""
@@ -353,18 +210,18 @@ class _Division:
         return replace(prepared, promise=promise)
 
     def _least(self, in_core: PreparedStep) -> PreparedStep:
-        """A plan with little memory, whatever was asked."""
+        """A plan with little memory, whatever the budget."""
 
         def prepared_in(settings: Settings, left: int) -> PreparedStep | None:
-            return replace(self, settings=settings)._beside(self._least_slab_bytes(), left)
+            return replace(self, settings=settings)._within_slab(self._least_slab_bytes(), left)
 
         return least_found(
             self.settings, in_core, self._too_few_bytes(), prepared_in, self._sum_bytes
         )
 
     def _too_few_bytes(self) -> int:
-        """Of arena and slab, in which there is no list: all that persists comes home, the last of
-        it beside a copy, and where the slab is RAM, the inputs lie beside it."""
+        """Bytes of arena and slab that are too few for any list: all that persists comes home, the
+        last of it with a copy, and where the slab is RAM, the inputs lie there too."""
         variables = [self.trace.variables[v] for v in self.trace.initial]
         return self._least_slab_bytes() + _drawn_bytes(
             v.value_bytes for v in variables if v.persistent
@@ -410,7 +267,7 @@ class _Division:
 def _home_bytes(prepared: PreparedStep) -> int:
     """What persistent values take between arena and host, beyond the arena.
 
-    Each is drawn into an arena that holds nothing else yet, beside a copy. Those that wait in the
+    Each is drawn into an arena that holds nothing else yet, with a copy. Those that wait in the
     slab come home when the arena is empty; those of which a part is there come before, from both.
     """
     trace, schedule = prepared.plan.trace, prepared.plan.schedule
@@ -422,6 +279,146 @@ def _home_bytes(prepared: PreparedStep) -> int:
 
 
 def _drawn_bytes(sizes: Iterable[int]) -> int:
-    """What persistent values take that come one by one, each beside its copy."""
+    """What persistent values take that come one by one, each with its copy."""
     found = list(sizes)
     return sum(found) + max(found, default=0)
+
+
+# Smallest feasible budget, by bisection. Only whether there is a plan counts, so no planner
+# searches for a better one: `auto` gives way to the first of a few planners that has a plan. Those
+# that swap need least where the host is a disk, those that compute again where the host holds only
+# the inputs. Bands come last: writing a step in bands takes longer than all of these. The interval
+# between too little and enough is halved a fixed number of times, whatever the budget in question;
+# with the budget that a refusal names, this plan is found, or a better one. It is the least that
+# was *found*: a longer search may find a plan in less.
+
+
+#: How often the interval between too little memory and enough is halved, by immediate planners,
+#: and then by bands.
+LEAST_TRIES, BANDS_TRIES = 6, 3
+#: Tilings that are written for one try, and calls of the longest step that is: each takes some
+#: seconds for a thousand calls.
+WRITTEN, MOST_BANDED_CALLS = 2, 1000
+#: A time limit that is over at once, on any clock: planners then take the first plan they find.
+NO_TIME_S = sys.float_info.min
+
+
+class FirstFound:
+    """The plan of the first of some planners that has one, of the step or of an offered form.
+
+    Cost: theirs, until there is a plan.
+    """
+
+    name = "first-found"
+
+    def __init__(self, *planners: Planner, forms: Mapping[str, Trace] | None = None):
+        self._planners, self._forms = planners, forms or {}
+
+    def offered(self, steps: Mapping[str, Trace]) -> FirstFound:
+        """See `OfferedPlanner`."""
+        return FirstFound(*self._planners, forms=steps)
+
+    def plan(
+        self, trace: Trace, budget_bytes: int, machine: Machine, *, granule: Granule = BYTES,
+        host_budget_bytes: int | None = None, seed: int = 0, time_limit_s: float | None = None,
+    ) -> Plan:  # fmt: skip
+        """See `Planner`. The minimum is the least of all planners."""
+        question = Question(
+            trace, budget_bytes, machine, granule, host_budget_bytes, seed, time_limit_s
+        )
+        refusals: list[Infeasible] = []
+        for form_name, form in {"": trace, **self._forms}.items():
+            rewrites = (form_name,) if form_name else ()
+            for planner in self._planners:
+                try:
+                    plan = replace(question, trace=form).ask(planner)
+                except Infeasible as refusal:
+                    refusals.append(refusal)
+                except PartFailed:
+                    refusals.append(host_too_small(planner.name))
+                else:
+                    notes = {**plan.notes, "chosen": planner.name}
+                    return replace(plan, rewrites=(*rewrites, *plan.rewrites), notes=notes)
+        raise least_refusal(self.name, refusals, budget_bytes)
+
+
+def at_once(settings: Settings) -> Settings:
+    """The settings with immediate planners; one that was chosen stays, without time to search."""
+    found = replace(settings, time_limit_s=NO_TIME_S)
+    if not isinstance(as_planner(settings.planner), Auto):
+        return found
+    computing, swapping = (SuperNeurons(), Dtr(), Rotor()), (SlidingWindow(), Naive())
+    planners: Sequence[Planner] = computing if settings.spill is None else swapping
+    return replace(found, planner=FirstFound(*planners))
+
+
+class LeanBands:
+    """The step in bands, in one of the tilings that are estimated to need no more than there is:
+    the first of `WRITTEN` that has a plan. `banded` compares many, and writes each of them.
+    """
+
+    name = "lean-bands"
+
+    def plan(
+        self, trace: Trace, budget_bytes: int, machine: Machine, *, granule: Granule = BYTES,
+        host_budget_bytes: int | None = None, seed: int = 0, time_limit_s: float | None = None,
+    ) -> Plan:  # fmt: skip
+        """See `Planner`. The minimum is the least of all that were written."""
+        question = Question(trace, budget_bytes, machine, granule, host_budget_bytes, seed)
+        moves = ("nothing",) if is_short_of_host(question) else ("borders", "all")
+        offers = [o for o in offers_for(trace, machine, untiled=False) if o.moves in moves]
+        refusals: list[Infeasible] = []
+        fitting = [offer for offer in offers if 0 < offer.need_bytes <= budget_bytes]
+        for offer in fitting[:WRITTEN]:
+            try:
+                tiled = tiled_as_offered(trace, offer)
+                if tiled is None or len(tiled.calls) > MORE_CALLS:
+                    continue
+                plan = replace(question, trace=tiled).ask(Belady())
+            except PartFailed:
+                continue
+            except Infeasible as refusal:
+                refusals.append(refusal)
+            else:
+                return with_tiling(plan, offer, trace_minimum_bytes(tiled, granule))
+        raise least_refusal(self.name, refusals or [host_too_small(self.name)], budget_bytes)
+
+
+def _in_bands(trace: Trace, settings: Settings) -> Iterator[Settings]:
+    """The settings with bands alone, if they may help and `auto` may ask for them."""
+    short, planner = len(trace.calls) <= MOST_BANDED_CALLS, as_planner(settings.planner)
+    asks = isinstance(planner, Auto) and planner.has_rewriting_planners
+    if short and asks and can_be_banded(trace):
+        yield replace(settings, planner=LeanBands(), time_limit_s=NO_TIME_S)
+
+
+def least_found(
+    settings: Settings, in_core: PreparedStep, too_few: int,
+    prepared_in: Callable[[Settings, int], PreparedStep | None],
+    size_of: Callable[[PreparedStep], int],
+) -> PreparedStep:  # fmt: skip
+    """A plan with little memory. Cost: `LEAST_TRIES` and `BANDS_TRIES` plans.
+
+    Args:
+        in_core: upper end of the bisection.
+        too_few: its lower end: bytes in which no plan fits.
+        prepared_in: makes the step within a number of bytes; None, `Infeasible` and `DoesNotFit`
+            say that there is none.
+        size_of: bytes of a step that count.
+    """
+    ways = [(at_once(settings), LEAST_TRIES)]
+    ways += [(bands, BANDS_TRIES) for bands in _in_bands(in_core.original, settings)]
+    best = in_core
+    for how, tries in ways:
+        low = too_few
+        for _ in range(tries):
+            tried, found = (low + size_of(best)) // 2, None
+            if size_of(best) - low <= PAGE_BYTES:
+                break
+            with suppress(Infeasible, DoesNotFit, PartFailed):
+                found = prepared_in(how, tried)
+            if found is None:
+                low = tried
+            else:
+                best = found
+    return best

@@ -1,12 +1,13 @@
-"""From a refusal to a budget that does: the least that a planner names, tried before it is said.
+"""From a refusal to a budget that suffices: the least that a planner names, tried before it is
+said.
 
 A planner refuses with the least budget at which it has a plan "host memory permitting", and where
-the host has a budget as well it often does not permit it. So what a refusal names is asked for
-again, with the same arguments. If that is refused too, a budget is looked for between there and
+the host has a budget as well it often does not permit it. So the budget that a refusal names is
+tried, with the same arguments. If that is refused too, a budget is looked for between there and
 where everything fits on the device. Plans need not get easier with every byte, so nothing is
-concluded from what lies between two tries: the answer is always a budget that was tried. Where none
-of them did, none is known (`HOST_LACKS`). A question that is answered at once costs nothing.
-Read next: `compose.py` and `division.py`, which ask; `division.py`, which does this for one memory
+concluded from what lies between two tries: the result is always a budget that was tried. Where none
+of them suffices, none is known (`HOST_TOO_SMALL`). A question that is not refused costs nothing.
+Source: ours. Read next: `compose.py`, the caller for a device budget; `division.py`, for one memory
 budget.
 """
 
@@ -15,11 +16,11 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from ooctrain.errors import Infeasible, OoctrainError
-from ooctrain.sched.planning.planner import HOST_LACKS
+from ooctrain.sched.planning.planner import HOST_TOO_SMALL
 from ooctrain.units import format_bytes
 
-#: How often what a refused try names is tried next, and how often the way between too little and
-#: enough is halved.
+#: How often the budget that a refusal names is tried next, and how often the interval between too
+#: little and enough is halved.
 NEXT_TRIES, HALVINGS = 3, 12
 
 
@@ -27,26 +28,26 @@ def enough(
     refusal: Infeasible, ask: Callable[[int], object], asked: str, most_bytes: Callable[[], int],
     planner: str, granule_bytes: int = 1,
 ) -> Infeasible:  # fmt: skip
-    """The refusal of a question, with a budget at which the same question has an answer.
+    """The refusal of a question, with a budget at which the same question has a plan.
 
     Args:
-        refusal: of the question.
-        ask: puts it with another budget; any error of the library is a no.
+        refusal: the refusal of the question.
+        ask: tries it with another budget; any error of the library counts as a refusal.
         asked: the budget that was refused, in words.
         most_bytes: where everything fits on the device: more does not help.
-        granule_bytes: what budgets are multiples of.
+        granule_bytes: unit of budgets.
 
     Returns:
-        The refusal itself if what it names does, or if it names nothing.
+        The refusal itself if the budget that it names suffices, or if it names none.
     """
     least = refusal.minimum_bytes
-    if least == HOST_LACKS:
+    if least == HOST_TOO_SMALL:
         return refusal
     between = _no_and_yes(ask, least, most_bytes)
     if between is None:
         return Infeasible(
             f"planner {planner!r} has no plan at this budget, and none is known at which it has",
-            minimum_bytes=HOST_LACKS,
+            minimum_bytes=HOST_TOO_SMALL,
             numbers=f"budget {asked}; {format_bytes(least)} ({least} bytes), which would do for "
             "the list alone, and the in-core peak have been tried",
             fix="a larger host budget, another planner, or allocator va",
@@ -65,8 +66,8 @@ def enough(
 def _no_and_yes(
     ask: Callable[[int], object], least: int, most_bytes: Callable[[], int]
 ) -> tuple[int, int] | None:
-    """A budget that was refused, or is below what can do, and one above it that was tried and does;
-    None where none was found. What was asked plays no part in it.
+    """(a budget that was refused or cannot suffice, one above it that was tried and suffices); None
+    where none was found. The budget in question plays no part in it.
     """
     low, tried = least - 1, least
     for _ in range(NEXT_TRIES):
@@ -82,7 +83,7 @@ def _no_and_yes(
 
 
 def _halved(ask: Callable[[int], object], low: int, high: int, granule_bytes: int) -> int:
-    """The least budget that was tried and did, `high` being one, and `low` none."""
+    """The least budget that was tried and suffices; `high` does, `low` does not."""
     for _ in range(HALVINGS):
         middle = (low + high) // 2
         middle = max(middle - middle % granule_bytes, low + 1)
@@ -96,13 +97,13 @@ def _halved(ask: Callable[[int], object], low: int, high: int, granule_bytes: in
 
 
 def _refused(ask: Callable[[int], object], budget_bytes: int) -> int | None:
-    """None if a question has an answer; else the least budget that its refusal names, 0 where it
-    names none.
+    """None if a question has a plan; else the least budget that its refusal names, 0 where it names
+    none.
     """
     try:
         ask(budget_bytes)
     except Infeasible as refusal:
         return refusal.minimum_bytes
     except OoctrainError:
-        return HOST_LACKS
+        return HOST_TOO_SMALL
     return None

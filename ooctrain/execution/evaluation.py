@@ -1,9 +1,10 @@
-"""Averages over a data set: the loss and the accuracy of one batch that holds all of it.
+"""Evaluation of a data set as if it were one batch, however small the parts that fit.
 
 The results of the evaluation steps, one for each batch, are combined into an `Evaluation`. A
 batch's loss is a mean over the labels that count (by their weights), a mean over its elements, or a
 sum. The trace says which, so the batches' losses are averaged with exactly these weights, and sums
-are added. Read next: `../train.py`.
+are added (`Averages`). A batch that does not fit is evaluated in parts (`InParts`). Source: ours.
+Read next: `../train.py`.
 """
 
 from __future__ import annotations
@@ -37,12 +38,12 @@ from ooctrain.layers.relu import Pointwise
 from ooctrain.layers.resampling import ReflectionPad2d, Upsample
 from ooctrain.layers.softmax import SoftmaxAlong
 from ooctrain.step.op import Op
-from ooctrain.step.schema import as_target
 from ooctrain.step.trace import Call, Trace
+from ooctrain.step.user_values import as_target
 
 #: How far weights of two terms may be from a constant ratio: roundings of their sums.
 _ROUNDING = 1e-9
-#: The label that cross-entropy ignores unless it is told another one, as in PyTorch.
+#: The label that cross-entropy ignores by default, as in PyTorch.
 _IGNORED = -100
 
 
@@ -77,7 +78,7 @@ def ignored_by(loss: Any) -> int:
 
 
 def expect_labels(loss: float, y: np.ndarray, ignored: int, step: int) -> None:
-    """Raises TrainingStopped: the loss is no number, since no label of the batch counts."""
+    """Raises TrainingStopped: the loss is not a number, since no label of the batch counts."""
     if math.isfinite(loss) or y.dtype.kind not in "iu" or not y.size or np.any(y != ignored):
         return
     raise TrainingStopped(
@@ -137,7 +138,7 @@ class Averages:
         weights = weights if terms else (float(len(target)),)
         self._batches.append(_Batch(float(loss.reshape(())), weights, len(weights) < len(terms)))
         self._samples += len(target)
-        # Of several outputs nobody knows which one is right.
+        # With several outputs it is not known which one predicts the class.
         self._classes &= output is not None and _are_classes(output, target)
         if self._classes and output is not None:
             counts = target != self.ignored
@@ -243,7 +244,7 @@ def _label_weight(trace: Trace, call: Call, target: np.ndarray) -> float:
     labels = value_on_host(trace, call.ins[1], given)
     if labels is None:
         raise ConfigError(
-            "the labels of the loss are computed: nobody knows by how much a batch counts",
+            "the labels of the loss are computed: it is not known by how much a batch counts",
             code="OOC-106", where=call.name, fix="hand the target on as it is",
         )  # fmt: skip
     counted = labels[labels != call.op.ignore_index]
@@ -253,16 +254,13 @@ def _label_weight(trace: Trace, call: Call, target: np.ndarray) -> float:
     return float(np.asarray(values)[counted].sum())
 
 
-# A batch that is evaluated in parts, where the whole of it does not fit.
-#
-# An evaluation in which each sample has its answer by itself has the same answers in any parts. So
-# what is refused as a whole is tried in halves, halves of these, and so on down to one sample.
-# Where samples are mixed (statistics of the batch, a sum over it), or the loss is no sum of known
-# terms, the parts would answer another question, and the refusal stands. Parts are planned in a
-# moment, and bands of a layer have thousands of calls; so where Python's objects of a list count
-# as memory, bands are the last that is tried. Outputs of parts are those of the whole batch, up to
-# rounding where a convolution of few tiles has another algorithm (`../layers/conv2d.py`);
-# how losses are averaged says `evaluation.py`.
+# A batch in parts. An evaluation that computes each sample by itself has the same results in any
+# parts. So what is refused as a whole is tried in halves, halves of these, down to one sample.
+# Where samples are mixed (statistics of the batch, a sum over it), or the loss is not a sum of
+# known terms, parts would compute something else, and the refusal stands. Parts are planned in a
+# moment, and bands of a layer have thousands of calls; so where Python's objects of a list count as
+# memory, bands are tried last. Outputs of parts are those of the whole batch, up to rounding where
+# a convolution of few tiles has another algorithm (`../layers/conv2d.py`).
 
 
 #: An evaluation step of (x, y, samples of the whole batch, whether bands may be tried): its trace,
@@ -270,7 +268,7 @@ def _label_weight(trace: Trace, call: Call, target: np.ndarray) -> float:
 Forward = Callable[[Images, np.ndarray | None, int, bool], tuple[Trace, dict[str, np.ndarray]]]
 #: Its trace, what it gave, and its targets.
 Answer = tuple[Trace, dict[str, np.ndarray], Any]
-#: Each sample by itself, if all else that is read is no sample.
+#: Each sample by itself, if all else that is read is not a sample.
 EACH_IMAGE = (
     Conv2d, ConvTranspose2d, Linear, BatchNormApply, MaxPool2d, AvgPool2d, AdaptiveAvgPool2d,
     Upsample, Pad, ConstantPad, ReflectionPad2d, InstanceNormStats,
@@ -284,7 +282,7 @@ class InParts:
 
     Args:
         forward: evaluates one part; it raises `Infeasible` or `DoesNotFit` before it has begun.
-        trace: of such a part, as a network makes it.
+        trace: makes the trace of such a part.
         bands_last: whether bands are tried only where no parts fit without.
     """
 
@@ -299,7 +297,7 @@ class InParts:
         self.refusal: Infeasible | DoesNotFit | None = None
 
     def of(self, x: Images, y: np.ndarray | None) -> Iterator[Answer]:
-        """The answers of a batch, part by part, each with its targets.
+        """The results of a batch, part by part, each with its targets.
 
         Raises:
             Infeasible, DoesNotFit: not even one sample fits, or samples are mixed.
@@ -328,7 +326,7 @@ class InParts:
                 return
 
     def _apart(self, x: Images, y: np.ndarray | None) -> bool:
-        """Whether the answers of samples are those of their parts."""
+        """Whether the results of samples are those of their parts."""
         trace = self._trace(x, y)
         terms = [] if y is None else summed_terms(trace, y)
         return terms is not None and samples_apart(
@@ -338,7 +336,7 @@ class InParts:
         )  # fmt: skip
 
     def averages(self, batches: Iterable[tuple[Any, Any]], ignored: int) -> Evaluation:
-        """Of all batches; see `Averages`.
+        """The averages of all batches; see `Averages`.
 
         Raises:
             ConfigError: there is no batch, or the loss's terms have no common average.
@@ -414,7 +412,7 @@ def _axis_is_kept(op: Any, shapes: list[tuple[int, ...]]) -> bool:
     """Whether an operation that works along axes leaves that of the samples alone.
 
     Args:
-        shapes: of its inputs and outputs.
+        shapes: those of its inputs and outputs.
     """
     match op:
         case Sum(axes=axes):

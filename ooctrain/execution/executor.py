@@ -4,9 +4,9 @@ It takes a trace, a schedule, a device, an allocator and the values of the persi
 gives for each step the wanted values and the measurements. The host walks the list in order, claims
 and releases memory as it goes, and queues each instruction on its stream behind the waits that the
 table gives; it makes no other decision. Issue runs ahead of execution, a burst at a time, so
-addresses, and with them fragmentation, depend on the list alone. Source: docs/schedule.md.
-Read next: `program.py` (what is prepared once), `placement.py` (blocks by variable),
-`executor.py` (values before and after the list).
+addresses, and with them fragmentation, depend on the list alone. `Session` is that loop; values
+before and after it are those of `BetweenSteps`. Source: docs/schedule.md. Read next: `program.py`
+(what is prepared once), `placement.py` (blocks by variable).
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from ooctrain.devices.interface import Device
 from ooctrain.devices.thread_streams import COMPUTE, OUT
 from ooctrain.engine.eager import own_pages
 from ooctrain.errors import DriverError, InUse, OoctrainError, PlanMismatch, TransferError
-from ooctrain.execution.captured_steps import Around, Replays, addresses
+from ooctrain.execution.captured_steps import Replays, StepSnapshot, addresses
 from ooctrain.execution.guard import Guard, may_fail
 from ooctrain.execution.placement import WORKSPACE, Placement, Settling
 from ooctrain.execution.program import (
@@ -43,168 +43,6 @@ from ooctrain.sched.ledger import Issued, start_bytes
 from ooctrain.sched.schedule import Schedule
 from ooctrain.step.op import Scalars, physical_shape, to_logical
 from ooctrain.step.trace import Trace
-
-# The state at the start of a step: which ranges of which variables lie on the device or the host.
-#
-# The schedule says where each step starts, so values are written and read there between steps.
-# From a program this file collects these ranges by variable, with their places in the host slab.
-
-
-_POISONED_BYTES = 16 << 20
-
-
-def check_slab(program: Program, device: Device) -> None:
-    """Raises PlanMismatch: the host slab is too small. Poisons it, if that is wanted."""
-    needed = program.slots.extent_bytes
-    if device.host_bytes < needed:
-        raise PlanMismatch(
-            "the host slab is smaller than the schedule's host slots",
-            numbers=f"slab {device.host_bytes} B, slots {needed} B",
-            fix="make the device with host_bytes=host_extent_bytes(trace, schedule)",
-        )
-    if device.debug.poison is not None:
-        for lo in range(0, needed, _POISONED_BYTES):  # the slab may be larger than memory
-            size_bytes = min(needed - lo, _POISONED_BYTES)
-            device.write_host(lo, np.full(size_bytes, device.debug.poison, np.uint8))
-
-
-def start_ranges(
-    program: Program,
-) -> tuple[dict[int, list[tuple[int, int]]], dict[int, list[tuple[int, int, int]]]]:
-    """By variable: ranges on the device, and on the host with their offsets, before a step."""
-    on_device: dict[int, list[tuple[int, int]]] = {}
-    for variable, lo, hi in program.schedule.start_device:
-        if lo < hi:  # what has no bytes has no block
-            on_device.setdefault(variable, []).append((lo, hi))
-    on_host: dict[int, list[tuple[int, int, int]]] = {}
-    starts = zip(program.schedule.start_host, program.slots.start_offsets, strict=True)
-    for (variable, lo, hi), offset in starts:
-        on_host.setdefault(variable, []).append((lo, hi, offset))
-    return on_device, on_host
-
-
-# Checks after each instruction, for finding bugs: the allocator's books and its waste.
-#
-# The list says how many bytes are held after each instruction. Comparing the allocator's books
-# with that row of the table shows an accounting error at once, as `OoctrainError` OOC-161. Source:
-# paper 000, equation 2.
-
-
-def compare_ledger(row: Issued, allocator: Allocator) -> None:
-    """Raises OoctrainError: the allocator has granted other than the ledger says."""
-    granted = allocator.stats().granted_bytes
-    if granted != row.ledger_bytes:
-        raise OoctrainError(
-            "the allocator holds other than the ledger says", code="OOC-161",
-            where=f"instruction {row.index}",
-            numbers=f"granted {granted} B, ledger {row.ledger_bytes} B",
-            fix="`oc.testing.check_allocator(...)` finds the smallest case",
-        )  # fmt: skip
-
-
-def check_waste(row: Issued, allocator: Allocator) -> None:
-    """Each block wastes less than a chunk; and the arena is enough. Raises OoctrainError."""
-    stats, budget = allocator.stats(), allocator.budget_bytes
-    blocks = stats.allocations - stats.frees
-    most = blocks * allocator.granule.size_bytes
-    if stats.internal_bytes > max(0, most - blocks) or stats.peak_reserved_bytes > budget:
-        raise OoctrainError(
-            "the allocator wastes more than its rounding can, or more than there is",
-            code="OOC-161", where=f"instruction {row.index}",
-            numbers=f"lost to rounding {stats.internal_bytes} B in {blocks} blocks, less than "
-            f"{most} B expected; reserved {stats.peak_reserved_bytes} B of {budget} B",
-            fix="`oc.testing.check_allocator(...)` finds the smallest case",
-        )  # fmt: skip
-
-
-# Persistent values where a step leaves them: on the device, on the host, or split over both.
-#
-# A list says where each persistent value lies before its first instruction and after its last one,
-# byte range by byte range. Between steps a value is assembled from these ranges, and
-# a new one is written back to them, so that callers need not know what was swapped out. Inputs
-# take the same path, but the host does not wait for them.
-
-
-#: A value is read in pieces, so that it is there once, and a piece of it twice.
-PIECE_BYTES = 4 << 20
-
-
-class BetweenSteps:
-    """Reads and writes values while no step is under way.
-
-    Args:
-        program: its start says where every value lies.
-        placement: says at which address.
-    """
-
-    def __init__(self, program: Program, device: Device, placement: Placement):
-        self.trace, self.device, self.placement = program.trace, device, placement
-        self._start_device, self._start_host = start_ranges(program)
-
-    def on_device(self) -> Iterator[int]:
-        """The variables that are on the device, whole or in part, before a step."""
-        return filter(self._is_on_device, self.trace.initial)
-
-    def read(self, variable: int) -> np.ndarray:
-        """A copy of the true value of a persistent variable, physical layout, in own pages."""
-        described = self.trace.variables[variable]
-        data = own_pages(described.value_bytes)
-        for lo, hi, offset in _in_pieces(self._start_host.get(variable, ())):
-            data[lo:hi] = self.device.host(offset, hi - lo)
-        for lo, hi, address in _in_pieces(self._places_on_device(variable)):
-            data[lo:hi] = self.device.read(address, hi - lo)
-        return data.view(described.dtype).reshape(physical_shape(described.shape))
-
-    def put(self, variable: int, data: np.ndarray) -> None:
-        """Writes the bytes of a variable to wherever they belong."""
-        address = self.placement.address(variable) if self._is_on_device(variable) else 0
-        self._write(variable, data, address, self.device.write)
-
-    def feed(self, variable: int, value: Any, places: Mapping[int, int]) -> None:
-        """Writes an input; the host does not wait until it is there.
-
-        Args:
-            places: {variable: its address}, of those that are on the device.
-        """
-        data = to_bytes(value, self.trace.variables[variable])
-        self._write(variable, data, places.get(variable, 0), self.device.feed)
-
-    def forget(self, variable: int) -> None:
-        """Gives back what the device can of a variable's memory; its value is lost."""
-        for lo, hi, address in self._places_on_device(variable):
-            self.device.discard(address, hi - lo)
-
-    def _places_on_device(self, variable: int) -> list[tuple[int, int, int]]:
-        """(lo, hi, address of lo) of its ranges there."""
-        described = self.trace.variables[variable]
-        if described.pinned:
-            ranges = [(0, described.value_bytes)]
-        else:
-            ranges = self._start_device.get(variable, [])
-        begin = self.placement.address(variable) if ranges else 0
-        return [(lo, hi, begin + lo) for lo, hi in ranges if lo < hi]
-
-    def _is_on_device(self, variable: int) -> bool:
-        return self.trace.variables[variable].pinned or variable in self._start_device
-
-    def _write(
-        self, variable: int, data: np.ndarray, address: int,
-        write: Callable[[int, np.ndarray], None],
-    ) -> None:  # fmt: skip
-        if self.trace.variables[variable].pinned:
-            write(address, data)
-        for lo, hi, offset in self._start_host.get(variable, ()):
-            self.device.write_host(offset, data[lo:hi])
-        for lo, hi in self._start_device.get(variable, ()):
-            write(address + lo, data[lo:hi])
-
-
-def _in_pieces(ranges: Iterable[tuple[int, int, int]]) -> Iterator[tuple[int, int, int]]:
-    """(lo, hi, where lo is) of ranges, cut."""
-    for lo, hi, place in ranges:
-        for begin in range(lo, hi, PIECE_BYTES):
-            yield begin, min(hi, begin + PIECE_BYTES), place + begin - lo
-
 
 _ISSUED_AHEAD = 8  # Runs; copies that follow them in the list can start while they still run
 # Steps. A large kernel pushes Python itself out of the caches, and each step after it would fetch
@@ -225,7 +63,7 @@ class Session:
 
     Attributes:
         steps: run so far.
-        replays: of steps that are recorded as a whole, or why they are not (`refusal`).
+        replays: the captured step, or why there is none (`refusal`).
         settling: whether steps end where earlier ones ended; `settling.worn`: no replay has shown
             that further steps fit, those of another session do.
 
@@ -434,13 +272,13 @@ class Session:
         variables = self.program.trace.variables
         return {v: from_bytes(value, variables[v]) for v, value in outputs.items()}
 
-    def _around(self) -> Around:
+    def _around(self) -> StepSnapshot:
         """What a step finds or leaves, for a recorder of steps."""
         if not self.replays.watches:
-            return Around({}, 0)
+            return StepSnapshot({}, 0)
         variables, stats = self.program.trace.variables, self.allocator.stats()
         kept = [v for v in self._values.on_device() if variables[v].persistent]
-        return Around(addresses(kept, self.placement.address), stats.maps + stats.unmaps)
+        return StepSnapshot(addresses(kept, self.placement.address), stats.maps + stats.unmaps)
 
     def _run(self, step: RunStep) -> None:
         call, place, guard = step.call, self.placement, self._guard
@@ -551,7 +389,7 @@ class Session:
         """Poisons freed memory after its last use; the program counts on this piece of work.
 
         Returns:
-            The waits after which nobody touches it any more.
+            The waits after which no stream touches it any more.
         """
         if self._poison is None or not places:
             return waits
@@ -584,3 +422,158 @@ def host_extent_bytes(trace: Trace, schedule: Schedule, align_bytes: int = SLOT_
     """Size of the host slab that a schedule needs: exactly the extent of its host slots, which
     start at multiples of `align_bytes`."""
     return host_slots(trace, schedule, align_bytes=align_bytes).extent_bytes
+
+
+# Persistent values where a step leaves them: on the device, on the host, or split over both, byte
+# range by byte range. Between steps a value is assembled from these ranges, and a new one is
+# written back to them, so that callers need not know what was swapped out. Inputs take the same
+# path, but the host does not wait for them.
+
+
+#: A value is read in pieces, so that it is there once, and a piece of it twice.
+PIECE_BYTES = 4 << 20
+
+
+class BetweenSteps:
+    """Reads and writes values while no step is under way.
+
+    Args:
+        program: its start says where every value lies.
+        placement: says at which address.
+    """
+
+    def __init__(self, program: Program, device: Device, placement: Placement):
+        self.trace, self.device, self.placement = program.trace, device, placement
+        self._start_device, self._start_host = start_ranges(program)
+
+    def on_device(self) -> Iterator[int]:
+        """The variables that are on the device, whole or in part, before a step."""
+        return filter(self._is_on_device, self.trace.initial)
+
+    def read(self, variable: int) -> np.ndarray:
+        """A copy of the true value of a persistent variable, physical layout, in own pages."""
+        described = self.trace.variables[variable]
+        data = own_pages(described.value_bytes)
+        for lo, hi, offset in _in_pieces(self._start_host.get(variable, ())):
+            data[lo:hi] = self.device.host(offset, hi - lo)
+        for lo, hi, address in _in_pieces(self._places_on_device(variable)):
+            data[lo:hi] = self.device.read(address, hi - lo)
+        return data.view(described.dtype).reshape(physical_shape(described.shape))
+
+    def put(self, variable: int, data: np.ndarray) -> None:
+        """Writes the bytes of a variable to wherever they belong."""
+        address = self.placement.address(variable) if self._is_on_device(variable) else 0
+        self._write(variable, data, address, self.device.write)
+
+    def feed(self, variable: int, value: Any, places: Mapping[int, int]) -> None:
+        """Writes an input; the host does not wait until it is there.
+
+        Args:
+            places: {variable: its address}, of those that are on the device.
+        """
+        data = to_bytes(value, self.trace.variables[variable])
+        self._write(variable, data, places.get(variable, 0), self.device.feed)
+
+    def forget(self, variable: int) -> None:
+        """Gives back what the device can of a variable's memory; its value is lost."""
+        for lo, hi, address in self._places_on_device(variable):
+            self.device.discard(address, hi - lo)
+
+    def _places_on_device(self, variable: int) -> list[tuple[int, int, int]]:
+        """(lo, hi, address of lo) of its ranges there."""
+        described = self.trace.variables[variable]
+        if described.pinned:
+            ranges = [(0, described.value_bytes)]
+        else:
+            ranges = self._start_device.get(variable, [])
+        begin = self.placement.address(variable) if ranges else 0
+        return [(lo, hi, begin + lo) for lo, hi in ranges if lo < hi]
+
+    def _is_on_device(self, variable: int) -> bool:
+        return self.trace.variables[variable].pinned or variable in self._start_device
+
+    def _write(
+        self, variable: int, data: np.ndarray, address: int,
+        write: Callable[[int, np.ndarray], None],
+    ) -> None:  # fmt: skip
+        if self.trace.variables[variable].pinned:
+            write(address, data)
+        for lo, hi, offset in self._start_host.get(variable, ()):
+            self.device.write_host(offset, data[lo:hi])
+        for lo, hi in self._start_device.get(variable, ()):
+            write(address + lo, data[lo:hi])
+
+
+def _in_pieces(ranges: Iterable[tuple[int, int, int]]) -> Iterator[tuple[int, int, int]]:
+    """(lo, hi, where lo is) of ranges, cut."""
+    for lo, hi, place in ranges:
+        for begin in range(lo, hi, PIECE_BYTES):
+            yield begin, min(hi, begin + PIECE_BYTES), place + begin - lo
+
+
+# The state at the start of a step: which ranges of which variables lie on the device or the host.
+
+
+#: Bytes that are poisoned at a time.
+_POISONED_BYTES = 16 << 20
+
+
+def check_slab(program: Program, device: Device) -> None:
+    """Raises PlanMismatch: the host slab is too small. Poisons it, if that is wanted."""
+    needed = program.slots.extent_bytes
+    if device.host_bytes < needed:
+        raise PlanMismatch(
+            "the host slab is smaller than the schedule's host slots",
+            numbers=f"slab {device.host_bytes} B, slots {needed} B",
+            fix="make the device with host_bytes=host_extent_bytes(trace, schedule)",
+        )
+    if device.debug.poison is not None:
+        for lo in range(0, needed, _POISONED_BYTES):  # the slab may be larger than memory
+            size_bytes = min(needed - lo, _POISONED_BYTES)
+            device.write_host(lo, np.full(size_bytes, device.debug.poison, np.uint8))
+
+
+def start_ranges(
+    program: Program,
+) -> tuple[dict[int, list[tuple[int, int]]], dict[int, list[tuple[int, int, int]]]]:
+    """By variable: ranges on the device, and on the host with their offsets, before a step."""
+    on_device: dict[int, list[tuple[int, int]]] = {}
+    for variable, lo, hi in program.schedule.start_device:
+        if lo < hi:  # what has no bytes has no block
+            on_device.setdefault(variable, []).append((lo, hi))
+    on_host: dict[int, list[tuple[int, int, int]]] = {}
+    starts = zip(program.schedule.start_host, program.slots.start_offsets, strict=True)
+    for (variable, lo, hi), offset in starts:
+        on_host.setdefault(variable, []).append((lo, hi, offset))
+    return on_device, on_host
+
+
+# Checks after each instruction, for finding bugs: the allocator's books against the row of the
+# ledger (paper 000, equation 2), and its waste.
+
+
+def compare_ledger(row: Issued, allocator: Allocator) -> None:
+    """Raises OoctrainError: the allocator has granted other than the ledger says."""
+    granted = allocator.stats().granted_bytes
+    if granted != row.ledger_bytes:
+        raise OoctrainError(
+            "the allocator holds other than the ledger says", code="OOC-161",
+            where=f"instruction {row.index}",
+            numbers=f"granted {granted} B, ledger {row.ledger_bytes} B",
+            fix="`oc.testing.check_allocator(...)` finds the smallest case",
+        )  # fmt: skip
+
+
+def check_waste(row: Issued, allocator: Allocator) -> None:
+    """Each block wastes less than a chunk; and the arena is enough. Raises OoctrainError."""
+    stats, budget = allocator.stats(), allocator.budget_bytes
+    blocks = stats.allocations - stats.frees
+    most = blocks * allocator.granule.size_bytes
+    if stats.internal_bytes > max(0, most - blocks) or stats.peak_reserved_bytes > budget:
+        raise OoctrainError(
+            "the allocator wastes more than its rounding can, or more than there is",
+            code="OOC-161", where=f"instruction {row.index}",
+            numbers=f"lost to rounding {stats.internal_bytes} B in {blocks} blocks, less than "
+            f"{most} B expected; reserved {stats.peak_reserved_bytes} B of {budget} B",
+            fix="`oc.testing.check_allocator(...)` finds the smallest case",
+        )  # fmt: skip

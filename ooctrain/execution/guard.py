@@ -1,7 +1,7 @@
 """Persistent values stay as they were before a step that cannot be completed.
 
-A step cannot be completed if its loss or a number that it is about to write is not finite, or if
-an operation raises (one of the user's own; a file that is read by rows). The list is then walked to
+A step cannot be completed if its loss or a number that it is about to write is not finite, or if an
+operation raises (one of the user's own; a file that is read by rows). The list is then walked to
 its end all the same, since only its copies bring every persistent value to where the next step
 looks for it; calls are skipped. An update works in place, so skipping it leaves the old value in
 place. What had been changed before the failure is restored from copies: of running statistics,
@@ -54,7 +54,7 @@ def expect_finite(
     if math.isfinite(loss) and written is None:
         return
     counts = [_not_finite(part) for part in batch if isinstance(part, np.ndarray)]
-    numbers = [f"{sum(counts)} values of the batch are no finite numbers in float32"] * any(counts)
+    numbers = [f"{sum(counts)} values of the batch are not finite in float32"] * any(counts)
     fix = "a smaller --lr, or clip the gradients"
     if any(counts):
         fix = "batches without them: look at the data, and at what scales it"
@@ -72,7 +72,7 @@ def expect_finite(
 
 
 def _not_finite(array: np.ndarray) -> int:
-    """How many values are no finite float32."""
+    """How many values are not finite in float32."""
     if array.dtype.kind != "f":
         return 0
     with np.errstate(over="ignore", invalid="ignore"):

@@ -1,9 +1,10 @@
-"""Blocks by variable: what a program's steps claim and release, on any allocator.
+"""Blocks by variable: the requests that a list makes of any allocator.
 
 Steps in list order become requests to an allocator, always the same ones in the same order. The
 list alone decides, when an instruction is issued, where variables lie, so the executor and the
-replay that predicts fragmentation share this file and cannot differ. Source: docs/schedule.md,
-"Ledgers". Read next: `executor.py`.
+replay that predicts fragmentation use the same `Placement` and cannot differ. Over memory without
+bytes the same requests say how large an arena must be, what mapping costs, and what a log would
+hold. Source: docs/schedule.md, "Ledgers". Read next: `executor.py`.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from contextlib import suppress
 from dataclasses import replace
 from itertools import pairwise
 
-from ooctrain.alloc.base import Allocator, Block, RangedAllocator, Reached
+from ooctrain.alloc.base import Allocator, Block, Event, RangedAllocator
 from ooctrain.alloc.dry_run import DryAllocator, DryMemory
 from ooctrain.alloc.log import AllocationLog, Recorder, foresee
 from ooctrain.alloc.registry import AllocatorChoice
@@ -86,7 +87,7 @@ class Placement:
         self.blocks[variable] = self._claim(variable, lo, hi, self.blocks.get(variable))
         self._held[variable] = self._held.get(variable, 0) + hi - lo
 
-    def release(self, step: FreeStep, after: Sequence[Reached] = ()) -> None:
+    def release(self, step: FreeStep, after: Sequence[Event] = ()) -> None:
         """Gives a range back; with its last range the block goes."""
         if step.lo == step.hi:
             return
@@ -112,7 +113,7 @@ class Placement:
             tag = f"{step.call.name} workspace"
             self.scratch[WORKSPACE] = self.allocator.allocate(step.call.workspace_bytes, tag)
 
-    def end(self, step: EndStep, after: Sequence[Reached] = ()) -> None:
+    def end(self, step: EndStep, after: Sequence[Event] = ()) -> None:
         """Gives back the scratch of the last Run."""
         for block in self.scratch.values():
             self.allocator.free(block, after)
@@ -163,7 +164,7 @@ class Placement:
     def _absent(self, rule: str, variable: int, index: int | None) -> ScheduleError:
         return ScheduleError(
             f"{self._variables[variable].name!r} is not resident", rule=rule, index=index,
-            where=f"instruction {index}", fix="verify(plan) tells what is wrong with the list",
+            where=f"instruction {index}", fix="verify(plan) says what is wrong with the list",
         )  # fmt: skip
 
     def _claim(self, variable: int, lo: int, hi: int, block: Block | None = None) -> Block:
@@ -199,13 +200,13 @@ class Placement:
 class Settling:
     """Watches where steps end: whether what persists is where it was after an earlier step.
 
-    Steps that begin with the same layout go on alike for ever, and a replay of those until then
+    Steps that begin with the same layout go on alike forever, and a replay of those until then
     shows the whole future. Where an allocator does not come to that (a plan that moves parameters,
     on an allocator with holes), a replay shows `MAX_STEPS` steps, and a trainer opens its session
     anew after these (`residence.py`), where all begins again.
 
     Args:
-        placement: of the steps, from their first one on.
+        placement: that of the steps, from their first one on.
 
     Attributes:
         settled: a step has ended as an earlier one did; or any free chunks make a block, so that
@@ -274,7 +275,7 @@ def reserved_within(
 
     Raises:
         OutOfDeviceMemory: the arena is too small.
-        PlanMismatch: as of `reserved_peak`.
+        PlanMismatch: as `reserved_peak`.
     """
     return _replay(
         make_program(trace, schedule, choice, align_bytes=None), choice, DryMemory(arena_bytes)
@@ -282,7 +283,7 @@ def reserved_within(
 
 
 def forecast(program: Program, granule: Granule) -> Forecast:
-    """What a program asks of an allocator in each round of one step, or of two.
+    """The requests of a program in each round of one step, or of two.
 
     An updated parameter that does not take over the old one's storage is made while the old one is
     still there; the next step's takes the place that has become free: the places alternate, and a
@@ -350,15 +351,11 @@ def play_step(placement: Placement) -> None:
     placement.carry()
 
 
-# The memory that a step maps anew, and its cost: the part of a step's time that no list shows.
-#
-# Plans of whole variables find the places of the last step and map nothing (`alloc/virtual.py`).
-# Plans that move parts of variables get other chunks in each step, and mapping these is work of
-# the thread that issues the list. Which bytes are mapped depends on the requests alone, so they
-# are counted by an allocator over memory that does not exist (`DryMemory`). From a trace, a
-# schedule and the allocator that will hold it come the bytes mapped in each step, and a machine
-# whose instructions cost that much more. Source: paper 000, section 4, where mapping is the cost
-# of virtual addressing.
+# The cost of mapping, the part of a step's time that no list shows. Lists of whole variables find
+# the places of the last step and map nothing (`alloc/virtual.py`). Lists that move parts of
+# variables get other chunks in each step, and mapping these is work of the thread that issues the
+# list. Which bytes are mapped depends on the requests alone, so an allocator over memory without
+# bytes counts them. Source: paper 000, section 4, where mapping is the cost of virtual addressing.
 
 
 #: The first step maps what every plan maps once, the second what has moved since.
@@ -375,7 +372,7 @@ class CountingMemory(DryMemory):
     """Memory without bytes that counts how many of them an allocator maps.
 
     Attributes:
-        mapped_bytes: in all map calls so far.
+        mapped_bytes: total of all map calls so far.
     """
 
     def __init__(self, size_bytes: int):
@@ -440,11 +437,8 @@ def with_mapping(
     return replace(machine, issue_us=machine.issue_us + mapping_us / len(schedule))
 
 
-# An allocation log from a schedule, without running it.
-#
-# A trace and its schedule give an `AllocationLog` of some training steps. The executor and this
-# file make their requests through the same `Placement`, so the log is the one that a real run
-# would leave, whatever the size of the machine.
+# An allocation log from a schedule, without running it: since the requests are those of the
+# executor, the log is the one that a real run would leave, whatever the size of the machine.
 
 
 #: The first step maps and warms up; from the third on nothing changes any more.
@@ -455,11 +449,11 @@ def allocation_log(
     trace: Trace, schedule: Schedule, budget_bytes: int, allocator: Rounding | None = None,
     steps: int = LOGGED_STEPS,
 ) -> AllocationLog:  # fmt: skip
-    """What a schedule asks of an allocator in its first steps.
+    """The requests of a schedule in its first steps.
 
     Args:
-        budget_bytes: that it was planned for; it is only noted.
-        allocator: whose requests they are to be; None: of any that rounds as was planned.
+        budget_bytes: the budget that it was planned for; it is only noted.
+        allocator: the allocator of these requests; None: any that rounds as was planned.
 
     Raises:
         PlanMismatch: the schedule moves parts that the allocator cannot hold.

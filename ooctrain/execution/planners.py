@@ -2,8 +2,8 @@
 
 A name is "sft:tiles=4", "banded:planner=belady", or any name of `sched/planners/registry.py`.
 `sched/` plans the step that it is given and knows no rewrites, so planners that need both are
-defined here, above both: two planners that tile the step, which `auto` tries in addition to those
-that it knows. Read next: `rewrite/tile/sft_planner.py`, `rewrite/tile/banded.py`.
+defined here, above both: two planners that tile the step, which `auto` tries in addition to its
+own. Read next: `rewrite/tile/sft_planner.py`, `rewrite/tile/banded.py`.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from ooctrain.sched.planning.question import Question
 from ooctrain.sched.schedule import Plan
 from ooctrain.step.machine import call_durations_ns
 
-#: A tiled step is asked for where no list of the untiled one comes as near as this to its calls.
+#: A tiled step is planned where no list of the untiled one comes as near as this to its calls.
 NEAR = 1.05
 
 
 def tilings(question: Question, best: Plan | None) -> Sequence[Planner]:
-    """Whom `auto` asks about a tiled step: nobody, as long as a list of the untiled one may be as
-    good, unless no plan is given to be as good as.
+    """The planners of a tiled step that `auto` runs: none while a list of the untiled step may be
+    as good as `best`.
 
     A tiled step computes as long as the untiled one, or longer. So it can only help where no list
     of the untiled step fits, or where what no list beats is longer than that.
@@ -42,7 +42,7 @@ def tilings(question: Question, best: Plan | None) -> Sequence[Planner]:
 
 
 def auto(evaluations: int | None = None) -> Auto:
-    """`auto`, which asks for tilings too."""
+    """`auto`, which plans tilings too."""
     return Auto(tilings, evaluations)
 
 
@@ -61,7 +61,7 @@ def get_planner(spec: str) -> Planner:
 
 
 def as_planner(planner: str | Planner | type) -> Planner:
-    """A planner from whatever names one: a text, a class with defaults for all, or a planner.
+    """A planner from any name of one: a text, a class with defaults for all, or a planner.
 
     Raises:
         ConfigError: as `get_planner`, or an object that cannot plan.
@@ -70,9 +70,9 @@ def as_planner(planner: str | Planner | type) -> Planner:
 
 
 def without_bands(planner: str | Planner | type) -> Planner:
-    """`auto` asking nobody who rewrites the step; any other planner as it is."""
+    """`auto` without planners that rewrite the step; any other planner as it is."""
     found = as_planner(planner)
-    return found.asking_nobody_besides() if isinstance(found, Auto) else found
+    return found.without_rewriting_planners() if isinstance(found, Auto) else found
 
 
 def planners() -> tuple[str, ...]:

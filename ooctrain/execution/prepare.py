@@ -30,7 +30,7 @@ from ooctrain.sched.host import SLOT_ALIGN_BYTES, within_host
 from ooctrain.sched.planners.keep_all import KeepAll
 from ooctrain.sched.planning.effort import Deadline, collecting_rarely
 from ooctrain.sched.planning.planner import Planner, WeighingPlanner, infeasible
-from ooctrain.sched.planning.question import Question, plan_beside
+from ooctrain.sched.planning.question import Question, plan_excluding
 from ooctrain.sched.schedule import BYTES, Plan, SwapOut
 from ooctrain.sched.simulate import simulate
 from ooctrain.sched.timeline import Timeline
@@ -128,7 +128,7 @@ def prepare(trace: Trace, settings: Settings) -> PreparedStep:
     budget_bytes = step.bytes_of(budget)
     if budget_bytes < step.granule.size_bytes:
         # Not even one granule: no allocator can be made. The planner raises Infeasible.
-        plan_beside(chosen, Question(step.trace, budget_bytes, machine, step.granule))
+        plan_excluding(chosen, Question(step.trace, budget_bytes, machine, step.granule))
     allocator = pages.choose(settings.allocator, budget_bytes)
     host_bytes = resolve_host_budget(step.trace, settings.host_budget, machine)
     step = step.rounded_by(allocator.granule)
@@ -306,7 +306,7 @@ class _Search:
         return plan, self._reserved(plan)
 
     def _reserved(self, plan: Plan) -> int:
-        """The reserved peak of a plan; `MAX_BYTES` where the allocator's blocks climb for ever."""
+        """The reserved peak of a plan; `MAX_BYTES` where the allocator's blocks climb forever."""
         try:
             return reserved_peak(plan.schedule, plan.trace, self.allocator)
         except DoesNotFit:
@@ -329,7 +329,7 @@ class _Search:
 
     def _predicted_us(self, plan: Plan) -> float:
         """Duration of a step, mapping included; without mapping where the plan does not fit the
-        allocator's budget, since then nobody knows what it would map.
+        allocator's budget, since then it is not known what it would map.
         """
         try:
             there = with_mapping(self.question.machine, plan.schedule, plan.trace, self.allocator)

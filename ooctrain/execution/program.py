@@ -111,7 +111,7 @@ class Program:
         steps: one for each row that does something.
         rows: for each step the position of its row in `issued`.
         slots: where host copies lie.
-        peak_bytes, host_peak_bytes: of the ledgers.
+        peak_bytes, host_peak_bytes: peaks of the ledgers.
         parted: variables of whose storage parts come and go.
     """
 
@@ -152,7 +152,7 @@ def make_program(
         streams: 3, or 2 where both copy directions share one.
         wanted: variables whose value is to be handed out.
         fills: freed memory is filled with poison, as a piece of work of the compute stream.
-        align_bytes: every host slot starts at a multiple of it; None: who replays the list asks
+        align_bytes: every host slot starts at a multiple of it; None: a replay of the list asks
             the allocator alone, and nothing gets a place on the host.
 
     Raises:

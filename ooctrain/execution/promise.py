@@ -69,7 +69,7 @@ class Promise:
         memory_bytes: the budget: what the process holds at most.
         own_bytes: what it holds by itself: interpreter, libraries, compiled kernels, data.
         list_bytes: Python's objects of lists and measurements, and memory that planning them left.
-        stacks_bytes: of threads.
+        stacks_bytes: stacks of threads.
         batch_bytes: batches outside the host slab, and what an evaluation hands out of one.
         values_bytes: persistent values on the host: those that the step does not use (a test
             leaves the optimizer's slots there), and copies of the one that moves while a session
@@ -117,19 +117,19 @@ class Promise:
         return ", ".join(f"{name} {format_bytes(size)}" for name, size in named.items())
 
 
-def check_memory_setting(memory: int | str, beside: Sequence[str], device: str) -> None:
+def check_memory_setting(memory: int | str, others: Sequence[str], device: str) -> None:
     """Whether a memory budget is one.
 
     Args:
-        beside: options given besides that say the same.
+        others: other options that say the same.
 
     Raises:
         ConfigError: no size, not alone, or not for this device.
     """
     parse_bytes(memory, what="memory")
-    if beside:
+    if others:
         raise ConfigError(
-            f"--memory cannot be combined with {' and '.join(beside)}", code="OOC-122",
+            f"--memory cannot be combined with {' and '.join(others)}", code="OOC-122",
             fix="--memory alone: it divides itself between device and host",
         )  # fmt: skip
     if device != "cpu":
@@ -215,7 +215,7 @@ def parts_of(
         whole: samples of the batch that the step's input is a part of; None: it is the batch.
     """
     variables = [trace.variables[v] for v in trace.initial]
-    beside = 0 if whole is None else _times_beside(trace, whole)
+    around = 0 if whole is None else _times_around(trace, whole)
     batch = sum(v.value_bytes for v in variables if not v.persistent)
     moving = [v.value_bytes for v in variables if v.persistent]
     largest = max(moving, default=0)
@@ -230,27 +230,28 @@ def parts_of(
         expected_lists_bytes(trace, own),
         THREAD_BYTES * (threads + THREADS_BESIDES),
         (BATCHES_AHEAD if batch <= MOST_AHEAD_BYTES else BATCHES_IN_TURN) * batch
-        + HANDED_OUT * answer + math.ceil(beside * (batch + answer)),
+        + HANDED_OUT * answer + math.ceil(around * (batch + answer)),
         resting + largest + 2 * min(largest, PIECE_BYTES) + PAGES_LEFT * PAGE_BYTES * len(moving),
     )  # fmt: skip
 
 
-def _times_beside(trace: Trace, whole: int) -> float:
-    """How many times as much as a part of a batch lies beside it: the rest of the batch, and what
-    that was made from; as much of answers, those of all parts and joined."""
+def _times_around(trace: Trace, whole: int) -> float:
+    """How many times larger than a part of a batch is what lies around it: the rest of the batch,
+    and what that was made from; as much of answers, those of all parts and joined.
+    """
     named = (trace.variables[v] for v in trace.initial)
     samples = next((v.shape[0] for v in named if v.name == "input" and v.shape), whole)
     return HELD_WHOLE * max(0, whole - samples) / max(1, samples)
 
 
 def expected_lists_bytes(trace: Trace, own: OwnShare | None) -> int:
-    """What Python's objects take of the usual list of a step, beside what planning has left."""
+    """Bytes of Python's objects of a usual list, in addition to what planning has left."""
     usual = list_bytes(INSTRUCTIONS_A_CALL * len(trace.calls))
     return usual if own is None else max(usual, own.left_bytes)
 
 
 def list_bytes(instructions: int) -> int:
-    """What Python's objects of a list take, by its number of instructions, beside short lists.
+    """Bytes of Python's objects of a list, by its number of instructions, beyond short lists.
 
     A bound by experience: planning thousands of calls leaves gaps between what stays, in which
     nothing else fits, so a promise is compared with `running_bytes` afterwards.

@@ -1,11 +1,13 @@
-"""Where the true values of parameters, buffers and optimizer slots are between steps.
+"""Where a model's true values are between steps.
 
-A value is in one place at a time: in the open session of a trainer, or else on the host. A tensor's
-`Storage` names its keeper, if it has one: the open session of one trainer, which has fetched the
-value from its previous place. So `model.state_dict()` reads the device while training goes on, an
-assignment is seen by the next step, trainers of one model take turns, and a trainer that closes
-brings home only the values that no other has fetched since. Only one session of a trainer is open
-at a time: the budget covers everything on the device. Read next: `residence.py`, then `train.py`.
+A value (of a parameter, a buffer, an optimizer slot) is in one place at a time: in the open session
+of a trainer, or else on the host. A tensor's `Storage` names its keeper, if it has one: the open
+session of one trainer, which has fetched the value from its previous place. So `model.state_dict()`
+reads the device while training goes on, an assignment is seen by the next step, trainers of one
+model take turns, and a trainer that closes brings home only the values that no other has fetched
+since. Only one session of a trainer is open at a time: the budget covers everything on the device.
+One thread at a time works with a trainer (`Turns`), on a thread that an interrupt does not end
+(`engine/finished.py`). Read next: `train.py`.
 """
 
 from __future__ import annotations
@@ -35,28 +37,16 @@ if TYPE_CHECKING:
     from ooctrain.execution.executor import Session
 
 
-# Work that is finished before an interrupt goes on.
-#
-# While a step runs, values lie where only the step itself finds them again. An exception that
-# comes between any two lines, as that of a signal's handler (Ctrl-C, SIGALRM, a notebook's stop
-# button), must not end it there. Such exceptions are raised in the thread that runs the caller's
-# code, so the step runs in another one, and the caller waits. An interrupt ends the wait once the
-# work is done, which takes one step at most. A second one ends the wait at once; the work then
-# goes on by itself, and what is asked next comes after it.
-
-
 P = ParamSpec("P")
 R = TypeVar("R")
 
 
-# Turns: one thread at a time works with a trainer, and a second one gets an error.
-#
-# A thread works, looks at one value, or ends everything. No thread waits for one that works, since
-# trainers of one model that wait for each other's values would deadlock; it gets `InUse`. A thread
-# that only looks is waited for, since that takes one copy. The garbage collector may end a trainer
-# at any moment, even during a look by the same thread; then the next thread that leaves ends it. A
-# turn is taken and recorded in one step, so that a thread that an interrupt has thrown out of its
-# turn still has it, and takes it up again.
+# Turns: a thread works, looks at one value, or ends everything. No thread waits for one that works,
+# since trainers of one model that wait for each other's values would deadlock; it gets `InUse`. A
+# thread that only looks is waited for, since that takes one copy. The garbage collector may end a
+# trainer at any moment, even during a look by the same thread; then the next thread that leaves
+# ends it. A turn is taken and recorded in one step, so that a thread that an interrupt has thrown
+# out of its turn still has it, and takes it up again.
 
 
 ONE_THREAD = "one thread after the other, with a threading.Lock; or a model for each thread"
@@ -75,7 +65,7 @@ class Turns:
 
     @contextmanager
     def work(self) -> Iterator[None]:
-        """For a step, an evaluation, closing: nobody else may work or look meanwhile.
+        """For a step, an evaluation, closing: no other thread may work or look meanwhile.
 
         Raises:
             InUse: another thread works.
@@ -137,7 +127,7 @@ class Turns:
 class ResidentValue:
     """A holder: the place of one value in an open session, whose steps may change it."""
 
-    stay: Stay
+    keeper: OpenSession
     variable: int
     storage: Storage
     changing: bool
@@ -145,24 +135,24 @@ class ResidentValue:
     @property
     def changes(self) -> int:
         """Steps that have changed the value here."""
-        return self.stay.session.steps if self.changing else 0
+        return self.keeper.session.steps if self.changing else 0
 
     def read(self) -> np.ndarray | None:
         """The true value, physical layout. Raises InUse: a step is under way, or this is a fork."""
-        self.stay.expect_own_process()
-        with self.stay.turns.look():  # nobody fetches the value meanwhile
+        self.keeper.expect_own_process()
+        with self.keeper.turns.look():  # no other thread fetches the value meanwhile
             here = self.storage.holder is self
-            return self.stay.session.read_physical(self.variable) if here else None
+            return self.keeper.session.read_physical(self.variable) if here else None
 
     def write(self, array: np.ndarray) -> bool:
         """Replaces the true value; False in a forked process, where there is none."""
-        if self.stay.forked:
+        if self.keeper.forked:
             return False
-        with self.stay.turns.look():
+        with self.keeper.turns.look():
             if self.storage.holder is not self:
                 return False
-            described = self.stay.prepared.plan.trace.variables[self.variable]
-            self.stay.session.write(self.variable, np.asarray(array, described.dtype))
+            described = self.keeper.prepared.plan.trace.variables[self.variable]
+            self.keeper.session.write(self.variable, np.asarray(array, described.dtype))
             return True
 
 
@@ -186,12 +176,11 @@ class Lost:
         return False
 
 
-class Stay:
+class OpenSession:
     """One open session with the values that live in it.
 
     Args:
-        storages: by variable, of the values that will live in it; they are still elsewhere
-            (`take_over`).
+        storages: {variable: storage of its value}; the values are still elsewhere (`take_over`).
     """
 
     def __init__(
@@ -299,9 +288,9 @@ def held_still(storages: Sequence[Storage]) -> Iterator[list[tuple[Holder | None
     """
     holders = [(storage.holder, storage.version) for storage in storages]
     with ExitStack() as turns:
-        for stay in dict.fromkeys(h.stay for h, _ in holders if isinstance(h, ResidentValue)):
-            stay.expect_own_process()
-            turns.enter_context(stay.turns.work())
+        for current in dict.fromkeys(h.keeper for h, _ in holders if isinstance(h, ResidentValue)):
+            current.expect_own_process()
+            turns.enter_context(current.turns.work())
         yield holders
 
 
@@ -314,7 +303,7 @@ class Residence:
     """
 
     def __init__(self) -> None:
-        self.open: Stay | None = None
+        self.open: OpenSession | None = None
         self.finisher = Finisher()
         self._turns, self._kept = Turns(), KeptFile()
         self._tensors: dict[str, Tensor] = {}
@@ -322,13 +311,13 @@ class Residence:
 
     @contextmanager
     def work(self) -> Iterator[None]:
-        """Nobody else works with the trainer meanwhile.
+        """No other thread works with the trainer meanwhile.
 
         Raises:
             InUse: another thread does, or this is a fork of the process that opened the session.
         """
-        if (stay := self.open) is not None:
-            stay.expect_own_process()
+        if (current := self.open) is not None:
+            current.expect_own_process()
         with self._turns.work():
             yield
 
@@ -341,37 +330,39 @@ class Residence:
         self, prepared: PreparedStep, settings: Settings, wanted: tuple[int, ...]
     ) -> Session:
         """The open session of a prepared step, with all its values; another one is closed first."""
-        stay = self.open
-        if stay is not None and stay.serves(prepared, wanted):
-            stay.take_over()
+        current = self.open
+        if current is not None and current.serves(prepared, wanted):
+            current.take_over()
         else:
             self._close_session()
-            stay = self._open(prepared, settings, wanted)
-        return stay.session
+            current = self._open(prepared, settings, wanted)
+        return current.session
 
     def leave(self) -> None:
         """Brings all values to the host and gives the device's memory back, until the next step; a
         disk's space stays taken."""
         self._close_session()
 
-    def _open(self, prepared: PreparedStep, settings: Settings, wanted: tuple[int, ...]) -> Stay:
+    def _open(
+        self, prepared: PreparedStep, settings: Settings, wanted: tuple[int, ...]
+    ) -> OpenSession:
         variables = prepared.plan.trace.variables
         persistent = [v for v in prepared.plan.trace.initial if variables[v].persistent]
         storages = {v: self._tensors[variables[v].name].storage for v in persistent}
         leaving_bytes = sum(storage.leaving_bytes for storage in storages.values())
         opened = open_session(prepared, settings, None, wanted, self._kept, leaving_bytes)
-        self.open = stay = Stay(prepared, wanted, opened, storages, self._turns)
-        # A trainer that nobody closes loses no value and leaves no threads and memory behind.
-        self._dropped = weakref.finalize(self, self._turns.end, stay.close)
+        self.open = current = OpenSession(prepared, wanted, opened, storages, self._turns)
+        # A trainer that is never closed loses no value and leaves no threads and memory behind.
+        self._dropped = weakref.finalize(self, self._turns.end, current.close)
         self._dropped.atexit = False  # threads may be at work, and the system takes all back
-        stay.take_over()
+        current.take_over()
         try:
             # Not before: with all of it, the values on their way would be there twice.
-            stay.device.allocate()
+            current.device.allocate()
         except OoctrainError:
             self.close()
             raise
-        return stay
+        return current
 
     def close(self) -> None:
         """Brings all values to the host and gives the device back, and a disk's space."""
@@ -380,9 +371,9 @@ class Residence:
         self.finisher.close()
 
     def _close_session(self) -> None:
-        if (stay := self.open) is not None and stay.forked:
+        if (current := self.open) is not None and current.forked:
             self._forget()  # it is the other process's
-        elif stay is not None:
+        elif current is not None:
             with self._turns.work():
                 self.finisher.do(self._close_open)
 

@@ -77,7 +77,7 @@ class Laid:
     """A value as it lies on the device.
 
     Args:
-        shape, dtype: of the value, logical.
+        shape, dtype: those of the value, logical.
         data: uint8, physical layout.
     """
 

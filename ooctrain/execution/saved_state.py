@@ -34,7 +34,7 @@ def save(
     """Writes a checkpoint, whole or not at all.
 
     Args:
-        path: of the file, ".safetensors" by custom.
+        path: path of the file, ".safetensors" by custom.
         run: where the run stands; its `updates` are filled in here.
         keep: files kept in all.
 

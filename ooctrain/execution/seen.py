@@ -71,14 +71,14 @@ class StepShape(NamedTuple):
         """The evaluation of (x, y), which may be a part of a batch of `whole` samples; without a
         loss where y is None."""
         target = None if y is None else target_given(loss, y.shape, y.dtype, x.shape[0])
-        beside = None if whole == x.shape[0] else whole
-        return cls(tuple(x.shape), target, False, y is not None, beside, bands)
+        larger = None if whole == x.shape[0] else whole
+        return cls(tuple(x.shape), target, False, y is not None, larger, bands)
 
 
 def target_given(
     loss: Any, shape: tuple[int, ...] | None, dtype: Any = None, rows: int | None = None
 ) -> TargetGiven | None:
-    """What a step has to know of its target; None where the output tells all of it.
+    """What a step has to know of its target; None where the output shows all of it.
 
     Args:
         rows: samples of the batch; class numbers for as many are usual.
@@ -202,8 +202,8 @@ def warn_of_strangers(training: Training, known: WeakSet[Tensor]) -> None:
 
 
 def _rest(training: Training) -> tuple[Any, ...]:
-    """What modules do not count, told so that it can be compared at once: tensors by who they are,
-    as long as they are held."""
+    """What modules do not count, in a form that can be compared at once: tensors by identity, as
+    long as they are held."""
     optimizer = training.optimizer
     return optimizer.settings(), [list(map(id, part)) for part in _held_by(optimizer)]
 
@@ -217,7 +217,7 @@ def _held_by(optimizer: Optimizer) -> list[list[Tensor] | list[Slots]]:
 def changed_places(
     before: Mapping[Place, Hashable], after: Mapping[Place, Hashable]
 ) -> frozenset[Place]:
-    """Places of which something else is told."""
+    """Places whose description differs."""
     return frozenset(
         place for place in {**before, **after} if before.get(place) != after.get(place)
     )
@@ -262,7 +262,7 @@ def _refuse_changing(place: Place) -> None:
 
 
 def _same_at_other_counts(first: Trace, place: Place, record: Callable[[], Trace]) -> bool:
-    """Whether a place is no number, or a trace is the same when it has been counted further: a
+    """Whether a place is not a number, or a trace is the same when it has been counted further: a
     warm-up that ends after some calls, or what happens at each third, shows in no two traces in a
     row."""
     owner, name = place[0].what, place[1]

@@ -27,8 +27,8 @@ from ooctrain.layers.regions import Slice
 from ooctrain.step.blocks import ReadByRows, tensor_of, value_of, whole_of
 from ooctrain.step.machine import specs_of
 from ooctrain.step.op import computed_by
-from ooctrain.step.schema import as_numbers
 from ooctrain.step.trace import Call, Trace
+from ooctrain.step.user_values import as_numbers
 
 _LARGEST = np.iinfo(np.int64).max
 #: a batch of images: an array, or read by rows
@@ -46,7 +46,7 @@ def open_session(
             device takes memory as they are written, and all of it when its `allocate` is called.
         wanted: variables whose value each step hands out.
         kept: the file of earlier sessions and later ones; None: a slab on a disk has its own.
-        leaving_bytes: of host memory that values give back as they are written.
+        leaving_bytes: host memory that values give back as they are written.
 
     Raises:
         PlanMismatch: kernels on this many threads need more scratch than the trace gives them.
@@ -105,7 +105,7 @@ def _open_cpu(
 
 def _open_cuda(prepared: PreparedStep, settings: Settings, slab: int | HostFile) -> Device:
     chosen = prepared.allocator
-    # Each chunk is a piece of physical memory; who maps nothing takes it all in one.
+    # Each chunk is a piece of physical memory; an allocator that maps nothing takes it all in one.
     return cuda_open.open_device(
         chosen.budget_bytes, slab, piece_bytes=chosen.piece_bytes, link=prepared.machine.link,
         debug=settings.debug,

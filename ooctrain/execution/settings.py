@@ -1,8 +1,8 @@
 """How a step is to be run, apart from what is trained: budgets, planner, allocator, device, seed.
 
 One frozen value that every path to a prepared step takes: the trainer, `oc.plan`, the commands. It
-checks what can be checked without a trace; all else is found when the step is prepared.
-Read next: `prepare.py`.
+checks what can be checked without a trace; all else is found when the step is prepared. Read next:
+`prepare.py`.
 """
 
 from __future__ import annotations
@@ -40,20 +40,21 @@ class Settings:
     """How to run, apart from what is trained.
 
     Args:
-        budget: of everything on the device: bytes, "512MiB", "25%"; None: as much as in-core needs.
+        budget: limit of everything on the device: bytes, "512MiB", "25%"; None: as much as in-core
+        needs.
         planner: name with parameters, "file.py:Class", or a planner object.
         allocator: name with parameters.
         device: "cpu" or "cuda".
-        threads: of the cpu device's kernels; None: all cores that this process may use.
+        threads: number for the cpu device's kernels; None: all cores that this process may use.
         machine: what planners plan for: name, `Machine`, or None (the device's calibration, else
             its preset).
-        link_bytes_per_us: of each copy direction, planned with, and imposed on the cpu device;
+        link_bytes_per_us: rate of each copy direction, planned with, and imposed on the cpu device;
             None: as fast as the cores copy.
-        host_budget: of inputs and swapped variables on the host; None: the machine's.
+        host_budget: limit of inputs and swapped variables on the host; None: the machine's.
         spill: the disk on which the host slab lies; None: it lies in memory.
-        seed: of planners, dropout and data.
+        seed: seed of planners, dropout and data.
         time_limit_s: interrupts a planner that searches; None: nothing does.
-        evaluations: of a planner that searches; None: as many as it makes by itself.
+        evaluations: limit of a searching planner; None: its own.
         debug: poison, delays, synchronous mode.
         rewrites: applied before planning, in order.
         memory: one budget for all that the process holds, in place of `budget` and `host_budget`
@@ -103,15 +104,15 @@ class Settings:
             )  # fmt: skip
         if self.memory is not None:
             given = {"--budget": self.budget, "--host-budget": self.host_budget}
-            beside = [name for name, value in given.items() if value is not None]
-            check_memory_setting(self.memory, beside, self.device)
+            others = [name for name, value in given.items() if value is not None]
+            check_memory_setting(self.memory, others, self.device)
         self._check_spill()
         check_evaluations("settings", self.evaluations)
         for name, kinds in _KINDS.items():
             value = getattr(self, name)
             if not isinstance(value, kinds) or isinstance(value, bool):
                 raise ConfigError(
-                    f"{name}={value!r} is of type {type(value).__name__}, which is none of its own",
+                    f"{name}={value!r} is of type {type(value).__name__}, not one of the setting",
                     code="OOC-106", fix=_EXAMPLES[name],
                 )  # fmt: skip
 
@@ -136,9 +137,9 @@ class Settings:
 
 
 def as_rewrites(names: Sequence[str]) -> tuple[str, ...]:
-    """Names of rewrites as they are given to a trainer. Raises ConfigError: no list of names."""
+    """Names of rewrites as they are given to a trainer. Raises ConfigError: not a list."""
     if isinstance(names, str) or not isinstance(names, Sequence):
         raise ConfigError(
-            f"rewrites={names!r} is no list of names", code="OOC-106", fix=_EXAMPLES["rewrites"]
+            f"rewrites={names!r} is not a list of names", code="OOC-106", fix=_EXAMPLES["rewrites"]
         )
     return tuple(names)

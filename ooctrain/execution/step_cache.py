@@ -1,11 +1,11 @@
-"""The steps that a trainer has prepared, by what they depend on; and what planning them has left.
+"""A cache of prepared steps, with the memory that planning them left behind.
 
 A step is planned once, and used as long as its key is the same. Under a memory budget each step has
-a promise, which also counts Python's objects of its list. But plans of other steps lie beside it,
+a promise, which also counts Python's objects of its list. But other steps' plans take memory too,
 and the heap has gaps where planning had tried what it did not take. So what the process holds is
 measured before and after each plan. A step whose promise has too little for that is planned again,
-and one that was planned earlier is forgotten. Read next: `promise.py`, `division.py`; `seen.py` for
-the keys.
+and one that was planned earlier is forgotten. Source: ours. Read next: `promise.py`, `division.py`;
+`seen.py` for the keys.
 """
 
 from __future__ import annotations
@@ -42,8 +42,8 @@ from ooctrain.step.trace import Trace
 
 #: Steps that a trainer remembers at least; each change of what they depend on makes another.
 MOST_REMEMBERED = 32
-#: Of all steps that it remembers beyond these; some 200 bytes each. So a data set with many shapes
-#: of batches, which come one after the other again and again, is planned once.
+#: Instructions of all steps that it remembers beyond these; some 200 bytes each. So a data set with
+#: many shapes of batches, which come one after the other again and again, is planned once.
 MOST_INSTRUCTIONS = 500_000
 #: Refusals that it remembers.
 MOST_REFUSED = 256
@@ -54,7 +54,7 @@ class StepCache:
 
     Args:
         make_room: gives back what the device holds. It is called before a memory budget is divided,
-            since planning takes memory, too, and no promise has any for it beside an arena.
+            since planning takes memory, too, and no promise has any for it while an arena is there.
     """
 
     def __init__(self, make_room: Callable[[], None]):
@@ -88,7 +88,7 @@ class StepCache:
 
         Args:
             values: all that persists, those that the step does not use included.
-            training: of an evaluation, the training step of its batch: of that a percentage is,
+            training: for an evaluation, the training step of its batch: of that a percentage is,
                 until a step trains.
         """
         try:
@@ -171,7 +171,7 @@ class StepCache:
         self, planning: Callable[[], PreparedStep]
     ) -> PreparedStep | Infeasible | DoesNotFit:
         """Plans or finds a refusal, gives back what can be, and forgets the steps that cannot keep
-        their promise beside the rest: they are planned anew when their turn comes."""
+        their promise with the rest: they are planned anew when their turn comes."""
         before = held_here()
         try:
             return planning()
@@ -184,7 +184,7 @@ class StepCache:
             self._steps = {key: step for key, step in self._steps.items() if self._is_kept(step)}
 
     def _is_kept(self, step: PreparedStep) -> bool:
-        """Whether a step can keep its promise, if it has one, beside what planning has left."""
+        """Whether a step can keep its promise, if it has one, given what planning has left."""
         promise = step.promise
         return promise is None or self._running_bytes(step) <= promise.list_bytes
 

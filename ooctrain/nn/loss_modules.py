@@ -12,7 +12,7 @@ from ooctrain import functional as F
 from ooctrain.engine.module import Module
 from ooctrain.engine.tensor import Tensor
 from ooctrain.layers.losses import Reduction
-from ooctrain.step.schema import as_numbers
+from ooctrain.step.user_values import as_numbers
 
 
 class CrossEntropyLoss(Module):

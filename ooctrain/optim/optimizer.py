@@ -22,7 +22,7 @@ from ooctrain.engine.parameter import Parameter, clear_grad
 from ooctrain.engine.tensor import Tensor, current_tape
 from ooctrain.errors import ConfigError
 from ooctrain.step.op import Op, Spec
-from ooctrain.step.schema import as_numbers
+from ooctrain.step.user_values import as_numbers
 
 #: What an optimizer holds apart from its settings.
 _KEPT = ("state", "steps", "steps_done", "param_groups", "defaults")

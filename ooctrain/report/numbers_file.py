@@ -15,7 +15,7 @@ from itertools import pairwise
 from pathlib import Path
 
 from ooctrain.errors import OoctrainError
-from ooctrain.step.schema import as_path
+from ooctrain.step.user_values import as_path
 
 JSON_VERSION = 1
 OPTION = "--json"

@@ -68,7 +68,7 @@ def apply_rewrites(trace: Trace, names: Sequence[str]) -> Trace:
 
     Raises:
         ConfigError: a name that no rewrite has.
-        PartFailed: one raised something that is no error of the library.
+        PartFailed: one raised an error that is not the library's.
     """
     for name in names:
         rewrite = _known(name)

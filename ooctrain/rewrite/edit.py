@@ -24,7 +24,7 @@ def with_calls(
     Args:
         calls: in their new order; ids, variables and `forward_of` are those of the old trace.
         stands_for: {call that is gone: call that now does its work}, for `forward_of`.
-        gone: inputs that are no more.
+        gone: inputs that are gone.
 
     Raises:
         ConfigError: the result is not a trace, for example because a call moved before its input.

@@ -100,7 +100,7 @@ def _fuse_forward(edit: _Edit, relu: Call) -> None:
 
 
 def _norm_before(edit: _Edit, add: Call) -> Call | None:
-    """The batch norm that a sum can join: one of its terms, needed by nobody else."""
+    """The batch norm that a sum can join: one of its terms, with no other reader."""
     for term in add.ins:
         writer = edit.writer(term)
         if writer is None or not edit.only_reader(term) or add.ins.count(term) > 1:

@@ -39,7 +39,7 @@ from ooctrain.step.trace import Call, Trace
 
 NAME = "narrow"
 #: A call that holds more than this fraction (1 / n) of the budget is too wide: little of what the
-#: calls around it need finds room beside it. Measured: docs/planners.md.
+#: calls around it need fits with it. Measured: docs/planners.md.
 PARTS = 3
 #: A sum is split only where it is this many times too wide: that frees nothing before its time, as
 #: taking a mask out does, and leaves the search one value more.
@@ -74,7 +74,7 @@ def narrow_by_name(trace: Trace, name: str) -> Trace:
 
 def narrower(trace: Trace, budget_bytes: int) -> dict[str, Trace]:
     """{name: the step after it} of the rewrite that makes calls narrow for a budget; none where
-    that changes nothing. Each sum is split that does not fit beside what lasts.
+    that changes nothing. Each sum is split that does not fit together with what lasts.
     """
     room_bytes = budget_bytes - lasting_bytes(trace)
     name = f"{NAME}:{max(1, min(budget_bytes // PARTS, room_bytes // SUMS))}"
@@ -163,7 +163,7 @@ def _masking(trace: Trace) -> dict[tuple[int, int], list[Call]]:
 
 
 def _can_be_overwritten(trace: Trace, dy: int, readers: Sequence[Call]) -> bool:
-    """Whether nobody but these needs a gradient from the first of them on, and they once each."""
+    """Whether only these need a gradient from the first of them on, once each."""
     asked = {call.id for call in readers}
     others = [reader for reader in trace.readers[dy] if reader not in asked]
     return (

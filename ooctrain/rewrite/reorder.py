@@ -4,17 +4,17 @@ A trace runs its calls in the order in which the program made them. Where the gr
 other orders are possible, and they differ in what is alive at one time: a branch that ends small
 should be finished before the next one begins, and a weight gradient should run as soon as it can,
 since it is the last reader of an activation and of a gradient that are large. No planner here moves
-a call; this rewrite does, before any of them is asked, and all of them gain.
+a call; this rewrite does, before any of them runs, and all of them gain.
 
 Two steps: a greedy order, which of the calls that may run takes the one after which least is alive;
 then a local search, from it and from the order as it was, which moves single calls as early, as
 late or as near to the peak as they may stand. The best order seen is taken, so the peak is never
-higher than before. A call never leaves its phase, calls that change states keep their
-order, and a call that writes over its input stays behind the other readers of that input; so every
-operation has the same inputs as before, and all results have the same bits. Sources: Steiner et
-al., "OLLA: decreasing the memory usage of neural networks by optimizing the lifetime and location
-of arrays" (2022), which orders by an integer program; Huang et al., "SwapAdvisor" (ASPLOS 2020).
-The two heuristics are ours. Read next: `share_storage.py`, which may do more after it.
+higher than before. A call never leaves its phase, calls that change states keep their order, and a
+call that writes over its input stays behind the other readers of that input; so every operation has
+the same inputs as before, and all results have the same bits. Sources: Steiner et al., "OLLA:
+decreasing the memory usage of neural networks by optimizing the lifetime and location of arrays"
+(2022), which orders by an integer program; Huang et al., "SwapAdvisor" (ASPLOS 2020). The two
+heuristics are ours. Read next: `share_storage.py`, which may do more after it.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ class _Orders:
         self._sizes = {place: trace.variables[place].nbytes for place in self._users}
 
     def height(self, order: Sequence[int]) -> tuple[int, int]:
-        """(most bytes held during a call, beside what always is; how many calls hold as much)."""
+        """(most bytes held during a call, without what always is; how many calls hold as much)."""
         held = self.held(order)
         most = max(held, default=0)
         return most, held.count(most)
@@ -180,8 +180,8 @@ def _phases(trace: Trace) -> list[int]:
 
 
 def _dependencies(trace: Trace) -> list[set[int]]:
-    """For each call those before it in every order: who makes what it reads, who reads what it
-    writes over, and the impure call before an impure one. (Phases are kept besides.)
+    """For each call those before it in every order: the makers of what it reads, the readers of
+    what it writes over, and the impure call before an impure one. (Phases are kept besides.)
     """
     found: list[set[int]] = [set() for _ in trace.calls]
     impure: int | None = None

@@ -133,7 +133,7 @@ class Region:
 
     Args:
         offsets: {pinned variable: its first byte}; what shares a storage shares its place.
-        size_bytes: of the region; 0 where nothing is pinned.
+        size_bytes: size of the region; 0 where nothing is pinned.
     """
 
     offsets: Mapping[int, int]

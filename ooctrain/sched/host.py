@@ -43,7 +43,7 @@ class HostSlots:
 
     @classmethod
     def nowhere(cls, schedule: Schedule) -> HostSlots:
-        """Where nobody asks where host copies lie: all at offset 0 of a slab without bytes."""
+        """Host copies whose places do not matter: all at offset 0 of a slab without bytes."""
         offsets = dict.fromkeys(range(len(schedule.instructions)), 0)
         return cls(offsets, (0,) * len(schedule.start_host), 0)
 
@@ -101,7 +101,7 @@ def within_host(
     Args:
         planned: makes both within a number of bytes on the host.
         host_bytes: None: no limit.
-        align_bytes: of slots.
+        align_bytes: alignment of slots.
         least_bytes: on the host in any plan: the inputs.
 
     Raises:

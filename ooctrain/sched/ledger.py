@@ -100,7 +100,7 @@ def peaks(issued: Sequence[Issued], schedule: Schedule) -> tuple[int, int]:
 
 
 class Ledger:
-    """Walks a list: residency, host copies, both ledgers, and who waits for whom.
+    """Walks a list: residency, host copies, both ledgers, and which instruction waits for which.
 
     Attributes:
         device: for each variable its resident ranges; the value is (the Run that wrote it, the
@@ -200,7 +200,7 @@ class Ledger:
         for _, _, (_, swap_out, _) in self.device[source].over(0, size):
             waits[D] = max(waits[D], swap_out)
         self.device[source].drop(0, size)
-        # Nothing is released here: who brings the old value in again has not waited for this Run.
+        # Nothing is released here: a SwapIn of the old value has not waited for this Run.
         self._last_run[source] = -1
 
     def _end(self, index: int, end: End, *, implied: bool = False) -> Issued:

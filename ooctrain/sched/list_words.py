@@ -59,7 +59,7 @@ INSTRUCTIONS: Mapping[str, Meaning] = MappingProxyType(
         ),
         "out": Meaning(
             "copies bytes to the host",
-            "The value stays on the device, too, until it is freed. The copy runs beside the "
+            "The value stays on the device, too, until it is freed. The copy runs alongside the "
             "calls, on a stream of its own.",
             "out x1[0:64K]",
         ),
@@ -93,13 +93,13 @@ class ListGuide:
         trace, schedule: a legal list and what it is for.
 
     Attributes:
-        rows: of the table, implied Ends included.
+        rows: rows of the table, implied Ends included.
     """
 
     def __init__(self, trace: Trace, schedule: Schedule):
         self.trace, self.schedule = trace, schedule
         self.rows = walk(trace, schedule)
-        # By variable: copies of its parts, as (index, lo, hi), and who reads or writes it.
+        # By variable: copies of its parts, as (index, lo, hi), and its readers and writers.
         self._ins: defaultdict[int, list[tuple[int, int, int]]] = defaultdict(list)
         self._reads: defaultdict[int, list[int]] = defaultdict(list)
         self._writes: defaultdict[int, list[int]] = defaultdict(list)
@@ -206,5 +206,5 @@ class ListGuide:
 
 
 def _names(names: list[str]) -> str:
-    told = ", ".join(names[:MOST_NAMES])
-    return told + (f" and {len(names) - MOST_NAMES} more" if len(names) > MOST_NAMES else "")
+    named = ", ".join(names[:MOST_NAMES])
+    return named + (f" and {len(names) - MOST_NAMES} more" if len(names) > MOST_NAMES else "")

@@ -123,7 +123,7 @@ def plan_from_json(data: Any, trace: Trace, name: str) -> tuple[PlanFile, Parts]
     """What a plan file says.
 
     Args:
-        name: of the file, for errors.
+        name: name of the file, for errors.
 
     Raises:
         ConfigError: it is not a plan file of this version.

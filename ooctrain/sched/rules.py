@@ -1,10 +1,12 @@
-"""The verifier's rules: one function each.
+"""The verifier's rules, one function each.
 
 A rule asks one question about one instruction, and knows the names, the numbers and the likely fix.
-`RULES` lists them all, with the rules that each instruction meets, in order: R1 shape, R2
-residency, R3 budget, R4 order and end, R5 claims of a plan, R6 rewrites. Each has a page with the
-smallest list that breaks it, such as `ooctrain/explain/R203.md`; `ooctrain explain R203` prints and
-draws it. Source: docs/schedule.md, "The verifier's rules". Read next: `ooctrain/sched/verify.py`.
+It has no memory of its own: it looks at a `State` (a trace, a list and its ledger up to some
+instruction) or at a plan's claims, and returns a `Problem`, or None where it holds. `RULES` lists
+them all, with the rules that each instruction meets, in order: R1 shape, R2 residency, R3 budget,
+R4 order and end, R5 claims of a plan, R6 rewrites. Each has a page with the smallest list that
+breaks it, such as `ooctrain/explain/R203.md`; `ooctrain explain R203` prints and draws it. Source:
+docs/schedule.md, "The verifier's rules". Read next: `ooctrain/sched/verify.py`.
 """
 
 from __future__ import annotations
@@ -32,12 +34,6 @@ from ooctrain.sched.schedule import (
 from ooctrain.sched.spans import Spans
 from ooctrain.step.trace import Trace
 from ooctrain.units import format_bytes
-
-# What the rules look at, and how they report a problem.
-#
-# A rule is a question about a state, without memory of its own. `State` is a trace, a list and its
-# ledger up to some instruction; `Problem` is the answer of a rule that is broken.
-
 
 OTHER_TRACE = "the list was made for another trace"
 
@@ -100,90 +96,8 @@ def spell(ranges: Iterable[tuple[int, int]]) -> str:
     )
 
 
-# R5: what a plan claims is what comes out. R6: its trace is the original one, as rewritten.
-#
-# A planner's own numbers are never trusted: the list of a plan is walked and timed again, and each
-# rule compares, and returns a `Problem` or None. Source: docs/schedule.md, "The verifier's rules".
-
-
-class Recomputed(NamedTuple):
-    """A plan next to what came out when its list was walked and timed again."""
-
-    plan: Plan
-    peak_bytes: int
-    host_peak_bytes: int
-    makespan_us: float | None
-
-
-def peak_claim(again: Recomputed) -> Problem | None:
-    """The claimed device peak is the recomputed one."""
-    return _claim("peak_bytes", again.plan.peak_bytes, again.peak_bytes)
-
-
-def host_peak_claim(again: Recomputed) -> Problem | None:
-    """The claimed host peak is the recomputed one."""
-    return _claim("host_peak_bytes", again.plan.host_peak_bytes, again.host_peak_bytes)
-
-
-def makespan_claim(again: Recomputed) -> Problem | None:
-    """The claimed makespan is the one simulated on the planner's machine, to the nanosecond."""
-    claimed = again.plan.makespan_us
-    if not isinstance(claimed, Real):
-        return _no_time("makespan_us", claimed)
-    if again.makespan_us is None or abs(claimed - again.makespan_us) < 0.0005:
-        return None
-    return _claim("makespan_us", claimed, again.makespan_us)
-
-
-def bound_claim(again: Recomputed) -> Problem | None:
-    """No plan beats its own lower bound."""
-    bound = again.plan.lower_bound
-    if bound is not None and not (
-        isinstance(bound, LowerBound) and isinstance(bound.makespan_us, Real)
-    ):
-        return _no_time("lower_bound", bound)
-    if bound is None or bound.makespan_us <= again.plan.makespan_us * (1 + 1e-9) + 0.001:
-        return None
-    return _claim(f"lower bound ({bound.kind})", bound.makespan_us, again.plan.makespan_us)
-
-
-def rewrites_known(plan: Plan, rewrites: Mapping[str, Any]) -> Problem | None:
-    """Every rewrite that a plan names exists."""
-    unknown = [name for name in plan.rewrites if not isinstance(name, str) or name not in rewrites]
-    if not unknown:
-        return None
-    return Problem(f"no rewrite is called {unknown[0]!r}", f"known: {', '.join(sorted(rewrites))}")
-
-
-def rewrites_declared(plan: Plan, rewritten: Trace) -> Problem | None:
-    """The plan's trace is the original one after the rewrites that it names, in their order."""
-    if plan.trace.fingerprint == rewritten.fingerprint:
-        return None
-    names = ", ".join(plan.rewrites) or "no rewrite"
-    return Problem(
-        f"the plan's trace is not the original one after {names}",
-        f"{plan.trace!r} against {rewritten!r}",
-        "plan again for this trace, or name all rewrites in their order",
-    )
-
-
-def _no_time(name: str, claimed: object) -> Problem:
-    return Problem(f"the plan claims {name} {claimed!r}, which is not a time")
-
-
-def _claim(name: str, claimed: float, found: float) -> Problem | None:
-    if claimed == found:
-        return None
-    return Problem(
-        f"the plan claims {name} {claimed}, but it is {found}",
-        fix="fill in the claims from `simulate` on the machine that the plan is for",
-    )
-
-
 # R1: every instruction names something that exists, in ranges that can move.
-#
-# These rules check one instruction, or the start of the list, without knowledge of what came
-# before, and return a `Problem` or None. Source: docs/schedule.md, "The verifier's rules".
+# These rules need no knowledge of what came before.
 
 
 def known_names(state: State, index: int | None, instruction: Instruction) -> Problem | None:
@@ -311,10 +225,7 @@ def region_is_counted(state: State) -> Problem | None:
 
 
 # R2: what an instruction needs on the device or the host is there, and nothing is there twice.
-#
-# Residency is a set of byte ranges; a call needs whole variables, a copy needs its range. A rule
-# looks at one instruction and the ledger before it, and returns a `Problem` or None. Source:
-# docs/schedule.md, "The verifier's rules".
+# Residency is a set of byte ranges; a call needs whole variables, a copy needs its range.
 
 
 def inputs_resident(state: State, index: int, run: Run) -> Problem | None:
@@ -452,10 +363,7 @@ def overwritten_on_host(state: State, index: int, variable: int) -> str:
 
 
 # R3: both ledgers stay within their budgets. R4: the right calls run, and the end meets the start.
-#
-# R3 looks at the state after an instruction; R4 looks at a Run or End, or at the state at the end
-# of the list. A list is a step that can be repeated, so it must leave the state it found, updated.
-# A rule returns a `Problem` or None. Source: docs/schedule.md, "The verifier's rules".
+# A list is a step that can be repeated, so it must leave the state it found, updated.
 
 
 def device_budget(state: State) -> Problem | None:
@@ -578,7 +486,85 @@ def nothing_else_resident(state: State) -> Problem | None:
     return None
 
 
-#: {code: the question that the rule asks}
+# R5: what a plan claims is what comes out. R6: its trace is the original one, as rewritten.
+# A planner's own numbers are never trusted: the list is walked and timed again.
+
+
+class Recomputed(NamedTuple):
+    """A plan next to what came out when its list was walked and timed again."""
+
+    plan: Plan
+    peak_bytes: int
+    host_peak_bytes: int
+    makespan_us: float | None
+
+
+def peak_claim(again: Recomputed) -> Problem | None:
+    """The claimed device peak is the recomputed one."""
+    return _claim("peak_bytes", again.plan.peak_bytes, again.peak_bytes)
+
+
+def host_peak_claim(again: Recomputed) -> Problem | None:
+    """The claimed host peak is the recomputed one."""
+    return _claim("host_peak_bytes", again.plan.host_peak_bytes, again.host_peak_bytes)
+
+
+def makespan_claim(again: Recomputed) -> Problem | None:
+    """The claimed makespan is the one simulated on the planner's machine, to the nanosecond."""
+    claimed = again.plan.makespan_us
+    if not isinstance(claimed, Real):
+        return _no_time("makespan_us", claimed)
+    if again.makespan_us is None or abs(claimed - again.makespan_us) < 0.0005:
+        return None
+    return _claim("makespan_us", claimed, again.makespan_us)
+
+
+def bound_claim(again: Recomputed) -> Problem | None:
+    """No plan beats its own lower bound."""
+    bound = again.plan.lower_bound
+    if bound is not None and not (
+        isinstance(bound, LowerBound) and isinstance(bound.makespan_us, Real)
+    ):
+        return _no_time("lower_bound", bound)
+    if bound is None or bound.makespan_us <= again.plan.makespan_us * (1 + 1e-9) + 0.001:
+        return None
+    return _claim(f"lower bound ({bound.kind})", bound.makespan_us, again.plan.makespan_us)
+
+
+def rewrites_known(plan: Plan, rewrites: Mapping[str, Any]) -> Problem | None:
+    """Every rewrite that a plan names exists."""
+    unknown = [name for name in plan.rewrites if not isinstance(name, str) or name not in rewrites]
+    if not unknown:
+        return None
+    return Problem(f"no rewrite is called {unknown[0]!r}", f"known: {', '.join(sorted(rewrites))}")
+
+
+def rewrites_declared(plan: Plan, rewritten: Trace) -> Problem | None:
+    """The plan's trace is the original one after the rewrites that it names, in their order."""
+    if plan.trace.fingerprint == rewritten.fingerprint:
+        return None
+    names = ", ".join(plan.rewrites) or "no rewrite"
+    return Problem(
+        f"the plan's trace is not the original one after {names}",
+        f"{plan.trace!r} against {rewritten!r}",
+        "plan again for this trace, or name all rewrites in their order",
+    )
+
+
+def _no_time(name: str, claimed: object) -> Problem:
+    return Problem(f"the plan claims {name} {claimed!r}, which is not a time")
+
+
+def _claim(name: str, claimed: float, found: float) -> Problem | None:
+    if claimed == found:
+        return None
+    return Problem(
+        f"the plan claims {name} {claimed}, but it is {found}",
+        fix="fill in the claims from `simulate` on the machine that the plan is for",
+    )
+
+
+#: {code: the rule, as a function}
 RULES: Mapping[str, Callable[..., Problem | None]] = {
     "R101": known_names,
     "R102": range_inside,

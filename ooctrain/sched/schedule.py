@@ -167,7 +167,7 @@ class Plan:
         """A plan file read back for the (rewritten) trace that it was made for.
 
         Args:
-            name: of the file, for errors.
+            name: name of the file, for errors.
 
         Raises:
             ConfigError: not a plan file, or of a version this library does not know.
@@ -197,7 +197,7 @@ class Plan:
     def save(self, path: str) -> None:
         """Writes the plan file."""
         # As in `_forms`; and a graded planner's process has not the module.
-        from ooctrain.step.schema import as_path
+        from ooctrain.step.user_values import as_path
 
         text = json.dumps(self.to_json())
         with as_path(path).open("w", encoding="utf-8") as file:

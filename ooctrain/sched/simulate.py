@@ -1,10 +1,11 @@
 """How long a schedule takes on a machine, to the nanosecond.
 
-The simulator turns a legal schedule, its trace and a machine into a `Timeline`. An instruction
-starts when the previous one on its stream and all those it waits for are done (`ledger.py`), so one
-pass over the list gives all times. Where copies slow down calls, `simulate.py` takes the place
-of this pass. All times are whole ns. Source: docs/schedule.md; the link modes are paper 002's
-assumption A. Read next: `planners/naive.py`; `timeline.py`.
+A legal schedule, its trace and a machine become a `Timeline`. An instruction starts when the
+previous one on its stream and all those it waits for are done (`ledger.py`), so one pass over the
+list gives all times (`start_times`). Where copies slow down calls, a clock takes the place of this
+pass (`interfered_times`); messages between ranks take time on a network (`NetworkLane`). All times
+are whole ns. Source: docs/schedule.md; the link modes are paper 002's assumption A. Read next:
+`planners/naive.py`; `timeline.py`.
 """
 
 from __future__ import annotations
@@ -21,182 +22,6 @@ from ooctrain.sched.timeline import Event, Timeline, timeline_of
 from ooctrain.step.machine import Machine, call_durations_ns
 from ooctrain.step.network import Message, Network
 from ooctrain.step.trace import Trace
-
-# The network in a simulated step: messages that are under way while the list goes on.
-#
-# Given the times at which sending calls are done and receiving calls begin, this file computes how
-# long the receiving calls wait. In the list a message is two calls on the compute stream. Between
-# these calls the message has the network to itself, one message after the other, and a call that
-# receives it too early waits. So the list needs no further stream; only the timeline gets a lane.
-
-
-@dataclass
-class NetworkLane:
-    """Messages one after the other.
-
-    Args:
-        network: how long they take.
-        sends: {list position: message that is under way when it is done}.
-        awaits: {list position: number of the message that it takes}.
-    """
-
-    network: Network
-    sends: Mapping[int, Message]
-    awaits: Mapping[int, int]
-    #: {number: (begin, end) in ns}
-    spans: dict[int, tuple[int, int]] = field(default_factory=dict)
-    free_from_ns: int = 0
-
-    def wait_ns(self, index: int, now_ns: int) -> int:
-        """How long an instruction that begins now waits for its message."""
-        arrived = self.spans[self.awaits[index]][1] if index in self.awaits else now_ns
-        return max(0, arrived - now_ns)
-
-    def send(self, index: int, now_ns: int) -> None:
-        """An instruction is done; what it sends is under way."""
-        if index in self.sends:
-            message, begin = self.sends[index], max(now_ns, self.free_from_ns)
-            self.free_from_ns = begin + self.network.message_ns(message)
-            self.spans[message.number] = begin, self.free_from_ns
-
-    def events(self, schedule: Schedule, trace: Trace) -> list[Event]:
-        """All messages, for a timeline of the list."""
-        return events_of(self.spans, schedule, trace)
-
-
-def events_of(
-    spans_ns: Mapping[int, tuple[int, int]], schedule: Schedule, trace: Trace
-) -> list[Event]:
-    """Messages as events of a timeline; the index of each is that of the call that sends it.
-
-    Args:
-        spans_ns: {number of a message: (begin, end) since the step began}.
-    """
-    return [
-        Event(
-            "N", trace.calls[call].name, spans_ns[number][0] / 1000, spans_ns[number][1] / 1000, i
-        )
-        for i, call, number in _sending(schedule, trace)
-        if number in spans_ns
-    ]
-
-
-def lane_of_network(schedule: Schedule, trace: Trace, machine: Machine) -> NetworkLane:
-    """The network between ranks, for a list that has messages."""
-    calls = {
-        index: trace.calls[run.call].op
-        for index, run in enumerate(schedule.instructions)
-        if isinstance(run, Run)
-    }
-    sends = {index: getattr(op, "sends", None) for index, op in calls.items()}
-    awaits = {index: getattr(op, "awaits", None) for index, op in calls.items()}
-    return NetworkLane(
-        Network(machine.network_bytes_per_us, machine.network_latency_us),
-        {index: message for index, message in sends.items() if message is not None},
-        {index: number for index, number in awaits.items() if number is not None},
-    )
-
-
-def _sending(schedule: Schedule, trace: Trace) -> list[tuple[int, int, int]]:
-    """(list position, call, number of the message) of each Run that sends one."""
-    return [
-        (index, run.call, trace.calls[run.call].op.sends.number)
-        for index, run in enumerate(schedule.instructions)
-        if isinstance(run, Run) and getattr(trace.calls[run.call].op, "sends", None) is not None
-    ]
-
-
-# Times on a machine whose calls are slowed down while a copy runs.
-#
-# From a walked list, its durations and the slowdown that copies cause, this file computes when
-# each instruction starts and when it is done. Under interference the end of a call depends on
-# copies that are listed after it, so no single pass over the list gives the times. Instead a clock
-# advances from each end of an instruction to the next. Source: measured on the cpu device, whose
-# copies take processor time (`machine/calibrate.py`).
-
-
-def interfered_times(
-    issued: Sequence[Issued],
-    work_ns: Sequence[int],
-    shared_link: bool,
-    slowdown: Fraction,
-    network: NetworkLane | None = None,
-) -> tuple[list[int], list[int]]:
-    """`start_times` on a machine whose calls take `slowdown` times as long while a copy runs.
-
-    A call's work shrinks by whole ns between two events: by the time passed, or while a copy runs
-    by floor(time / slowdown).
-    """
-    clock = _Clock(issued, list(work_ns), shared_link, slowdown, network)
-    while clock.begin_what_can():
-        clock.advance_to_next_end()
-    start, done = clock.start, clock.done
-    for row in issued:
-        if not row.stream and not row.implied:
-            start[row.index] = done[row.index] = max((done[w] for w in row.waits), default=0)
-    return start, done
-
-
-class _Clock:
-    """Streams with their queues; jumps from one end of an instruction to the next."""
-
-    def __init__(
-        self, issued: Sequence[Issued], left_ns: list[int], shared_link: bool, slowdown: Fraction,
-        network: NetworkLane | None,
-    ):  # fmt: skip
-        self.network = network
-        #: by list position: until when an instruction that has begun waits for a message
-        self.waits_until: dict[int, int] = {}
-        self.left_ns, self.slowdown, self.now_ns = left_ns, slowdown, 0
-        self.start, self.done = [0] * len(left_ns), [0] * len(left_ns)
-        self.finished = [False] * len(left_ns)
-        self.running: dict[str, Issued] = {}
-        self.queues: dict[str, deque[Issued]] = {}
-        for row in issued:
-            if row.stream:
-                self.queues.setdefault(lane_of(row, shared_link), deque()).append(row)
-
-    def begin_what_can(self) -> bool:
-        """Starts the head of every free queue whose waits are over; False when all is done."""
-        for lane, queue in self.queues.items():
-            if lane in self.running or not queue:
-                continue
-            if all(self.finished[w] for w in queue[0].waits):
-                row = self.running[lane] = queue.popleft()
-                self.start[row.index] = self.now_ns
-                if self.network is not None:
-                    wait_ns = self.network.wait_ns(row.index, self.now_ns)
-                    self.waits_until[row.index] = self.now_ns + wait_ns
-        return bool(self.running)
-
-    def advance_to_next_end(self) -> None:
-        """Lets everything work until the first of those that run is done."""
-        copying = any(lane != "C" for lane in self.running)
-        # By lane: how many ns pass for one ns of work.
-        pace = {
-            lane: self.slowdown if lane == "C" and copying else Fraction(1) for lane in self.running
-        }
-        # A message that has not come yet is waited for; the work comes behind it.
-        waiting = {
-            lane: max(0, self.waits_until.get(row.index, 0) - self.now_ns)
-            for lane, row in self.running.items()
-        }
-        needed = {
-            lane: waiting[lane] or math.ceil(self.left_ns[row.index] * pace[lane])
-            for lane, row in self.running.items()
-        }
-        span = min(needed.values())
-        self.now_ns += span
-        for lane, row in list(self.running.items()):
-            if waiting[lane]:
-                continue
-            if needed[lane] == span:
-                self.done[row.index], self.finished[row.index] = self.now_ns, True
-                if self.network is not None:
-                    self.network.send(row.index, self.now_ns)
-                del self.running[lane]
-            else:
-                self.left_ns[row.index] -= int(span / pace[lane])
 
 
 def simulate(schedule: Schedule, trace: Trace, machine: Machine) -> Timeline:
@@ -289,3 +114,174 @@ def start_times(
             free_from[lane] = begin + work
         start[row.index], done[row.index] = begin, begin + work
     return start, done
+
+
+# Calls that are slowed down while a copy runs. The end of a call then depends on copies that are
+# listed after it, so no single pass gives the times: a clock advances from each end of an
+# instruction to the next. Source: measured on the cpu device, whose copies take processor time
+# (`machine/calibrate.py`).
+
+
+def interfered_times(
+    issued: Sequence[Issued],
+    work_ns: Sequence[int],
+    shared_link: bool,
+    slowdown: Fraction,
+    network: NetworkLane | None = None,
+) -> tuple[list[int], list[int]]:
+    """`start_times` on a machine whose calls take `slowdown` times as long while a copy runs.
+
+    A call's work shrinks by whole ns between two events: by the time passed, or while a copy runs
+    by floor(time / slowdown).
+    """
+    clock = _Clock(issued, list(work_ns), shared_link, slowdown, network)
+    while clock.begin_what_can():
+        clock.advance_to_next_end()
+    start, done = clock.start, clock.done
+    for row in issued:
+        if not row.stream and not row.implied:
+            start[row.index] = done[row.index] = max((done[w] for w in row.waits), default=0)
+    return start, done
+
+
+class _Clock:
+    """Streams with their queues; jumps from one end of an instruction to the next."""
+
+    def __init__(
+        self, issued: Sequence[Issued], left_ns: list[int], shared_link: bool, slowdown: Fraction,
+        network: NetworkLane | None,
+    ):  # fmt: skip
+        self.network = network
+        #: by list position: until when an instruction that has begun waits for a message
+        self.waits_until: dict[int, int] = {}
+        self.left_ns, self.slowdown, self.now_ns = left_ns, slowdown, 0
+        self.start, self.done = [0] * len(left_ns), [0] * len(left_ns)
+        self.finished = [False] * len(left_ns)
+        self.running: dict[str, Issued] = {}
+        self.queues: dict[str, deque[Issued]] = {}
+        for row in issued:
+            if row.stream:
+                self.queues.setdefault(lane_of(row, shared_link), deque()).append(row)
+
+    def begin_what_can(self) -> bool:
+        """Starts the head of every free queue whose waits are over; False when all is done."""
+        for lane, queue in self.queues.items():
+            if lane in self.running or not queue:
+                continue
+            if all(self.finished[w] for w in queue[0].waits):
+                row = self.running[lane] = queue.popleft()
+                self.start[row.index] = self.now_ns
+                if self.network is not None:
+                    wait_ns = self.network.wait_ns(row.index, self.now_ns)
+                    self.waits_until[row.index] = self.now_ns + wait_ns
+        return bool(self.running)
+
+    def advance_to_next_end(self) -> None:
+        """Lets everything work until the first of those that run is done."""
+        copying = any(lane != "C" for lane in self.running)
+        # By lane: how many ns pass for one ns of work.
+        pace = {
+            lane: self.slowdown if lane == "C" and copying else Fraction(1) for lane in self.running
+        }
+        # A message that has not come yet is waited for; the work comes behind it.
+        waiting = {
+            lane: max(0, self.waits_until.get(row.index, 0) - self.now_ns)
+            for lane, row in self.running.items()
+        }
+        needed = {
+            lane: waiting[lane] or math.ceil(self.left_ns[row.index] * pace[lane])
+            for lane, row in self.running.items()
+        }
+        span = min(needed.values())
+        self.now_ns += span
+        for lane, row in list(self.running.items()):
+            if waiting[lane]:
+                continue
+            if needed[lane] == span:
+                self.done[row.index], self.finished[row.index] = self.now_ns, True
+                if self.network is not None:
+                    self.network.send(row.index, self.now_ns)
+                del self.running[lane]
+            else:
+                self.left_ns[row.index] -= int(span / pace[lane])
+
+
+# Messages between ranks. In the list a message is two calls on the compute stream; between them it
+# has the network to itself, one message after the other, and a call that receives it too early
+# waits. So the list needs no further stream; only the timeline gets a lane.
+
+
+@dataclass
+class NetworkLane:
+    """Messages one after the other.
+
+    Args:
+        network: how long they take.
+        sends: {list position: message that is under way when it is done}.
+        awaits: {list position: number of the message that it takes}.
+    """
+
+    network: Network
+    sends: Mapping[int, Message]
+    awaits: Mapping[int, int]
+    #: {number: (begin, end) in ns}
+    spans: dict[int, tuple[int, int]] = field(default_factory=dict)
+    free_from_ns: int = 0
+
+    def wait_ns(self, index: int, now_ns: int) -> int:
+        """How long an instruction that begins now waits for its message."""
+        arrived = self.spans[self.awaits[index]][1] if index in self.awaits else now_ns
+        return max(0, arrived - now_ns)
+
+    def send(self, index: int, now_ns: int) -> None:
+        """An instruction is done; what it sends is under way."""
+        if index in self.sends:
+            message, begin = self.sends[index], max(now_ns, self.free_from_ns)
+            self.free_from_ns = begin + self.network.message_ns(message)
+            self.spans[message.number] = begin, self.free_from_ns
+
+    def events(self, schedule: Schedule, trace: Trace) -> list[Event]:
+        """All messages, for a timeline of the list."""
+        return events_of(self.spans, schedule, trace)
+
+
+def events_of(
+    spans_ns: Mapping[int, tuple[int, int]], schedule: Schedule, trace: Trace
+) -> list[Event]:
+    """Messages as events of a timeline; the index of each is that of the call that sends it.
+
+    Args:
+        spans_ns: {number of a message: (begin, end) since the step began}.
+    """
+    return [
+        Event(
+            "N", trace.calls[call].name, spans_ns[number][0] / 1000, spans_ns[number][1] / 1000, i
+        )
+        for i, call, number in _sending(schedule, trace)
+        if number in spans_ns
+    ]
+
+
+def lane_of_network(schedule: Schedule, trace: Trace, machine: Machine) -> NetworkLane:
+    """The network between ranks, for a list that has messages."""
+    calls = {
+        index: trace.calls[run.call].op
+        for index, run in enumerate(schedule.instructions)
+        if isinstance(run, Run)
+    }
+    sends = {index: getattr(op, "sends", None) for index, op in calls.items()}
+    awaits = {index: getattr(op, "awaits", None) for index, op in calls.items()}
+    return NetworkLane(
+        Network(machine.network_bytes_per_us, machine.network_latency_us),
+        {index: message for index, message in sends.items() if message is not None},
+        {index: number for index, number in awaits.items() if number is not None},
+    )
+
+
+def _sending(schedule: Schedule, trace: Trace) -> list[tuple[int, int, int]]:
+    """(list position, call, number of the message) of each Run that sends one."""
+    return [
+        (index, run.call, trace.calls[run.call].op.sends.number)
+        for index, run in enumerate(schedule.instructions)
+        if isinstance(run, Run) and getattr(trace.calls[run.call].op, "sends", None) is not None
+    ]

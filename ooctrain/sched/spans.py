@@ -164,7 +164,7 @@ class FirstGaps:
         return offset
 
     def give(self, start: int, end: int) -> None:
-        """[start, end) is free again, and one gap with what is free beside it."""
+        """[start, end) is free again, joined with what is free next to it."""
         if start == end:
             return
         place = bisect_left(self._starts, start)

@@ -139,7 +139,7 @@ def make_timeline(
         events: in any order.
         rerun: list positions of Runs that repeat a call.
         copied_bytes: to the host, to the device.
-        peak_bytes: of the device, of the host.
+        peak_bytes: peaks of the device and the host.
     """
     length_ns = {event.index: _length_ns(event) for event in events if event.stream == "C"}
     compute_ns = sum(length_ns.values())

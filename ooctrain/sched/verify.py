@@ -58,7 +58,7 @@ def verify(
         plan: a plan, which meets every rule; or a bare schedule for `trace` as it is, which has
             made no claims and no rewrites, and skips those rules.
         trace: the original trace, before the plan's rewrites.
-        budget: of the device: bytes, "512MiB", "25%"; None: not limited.
+        budget: device budget: bytes, "512MiB", "25%"; None: not limited.
         machine: what the plan is for; None: its makespan is not recomputed.
         host_budget_bytes: None: the machine's host memory, if there is a machine and it has a
             limit.
@@ -137,7 +137,7 @@ def _check_list(
 
 
 def _step(state: State, index: int, instruction: Instruction) -> list[Issued]:
-    """Asks the rules about one instruction, issues it, and asks the rules about the result."""
+    """Applies the rules to one instruction, issues it, and applies the rules to the result."""
     for code in BEFORE[type(instruction)]:
         problem = RULES[code](state, index, instruction)
         if problem is not None:

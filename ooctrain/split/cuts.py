@@ -25,7 +25,7 @@ from ooctrain.layers.combine import Concat, Constant
 from ooctrain.layers.conv2d import Conv2d
 from ooctrain.layers.dropout import Dropout
 from ooctrain.layers.instance_norm import InstanceNormApply, InstanceNormStats
-from ooctrain.rewrite.tile.rules import POINTWISE, STANDING, TileRule, rule_of
+from ooctrain.rewrite.tile.tile_rules import POINTWISE, STANDING, TileRule, rule_of
 from ooctrain.split.boundaries import Cuts, Interval, allowed, drawn, middle, wiggle
 from ooctrain.split.split_settings import Splitting
 from ooctrain.step.op import Op, Scalars, Site, Spec

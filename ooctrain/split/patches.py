@@ -21,7 +21,7 @@ from ooctrain.layers.batch_norm import BatchNormStats, BatchNormUpdate
 from ooctrain.layers.combine import Concat
 from ooctrain.layers.dropout import Dropout
 from ooctrain.layers.regions import Slice
-from ooctrain.rewrite.tile.rules import STANDING, Place
+from ooctrain.rewrite.tile.tile_rules import STANDING, Place
 from ooctrain.split.boundaries import Cuts, extent_of, paddings, sizes
 from ooctrain.split.cuts import Joint, Sketch, SketchedCall, images_of, part_rule
 from ooctrain.step.op import Window

@@ -4,9 +4,9 @@ Where the kernel's control groups are mounted, and in which group of each hierar
 follow from /proc/self/mountinfo and /proc/self/cgroup. A limit holds for a group with all groups
 below it, so that of every ancestor counts: batch systems (SLURM), systemd units and containers nest
 them. Both versions exist, also side by side. What a container does not show of the path is not
-there to be read, but version 1 tells of it in `hierarchical_memory_limit`. `memory.high` counts as
-a limit, since what is above it is throttled to a crawl; the soft limit of version 1, which holds
-nobody back while memory is free, does not. Page cache that the kernel gives up without being asked
+there to be read, but version 1 has it in `hierarchical_memory_limit`. `memory.high` counts as a
+limit, since what is above it is throttled to a crawl; the soft limit of version 1, which limits
+nothing while memory is free, does not. Page cache that the kernel gives up without being asked
 twice is free. All files are below a root that tests may replace. Source: the kernel's admin guide,
 control groups v1 and v2; proc(5). Read next: `presets.py`, `devices/cpu/host_vm.py`.
 """
@@ -39,7 +39,7 @@ class MemoryLimit:
     """What may still be taken of one limit.
 
     Args:
-        free_bytes: of the limit; 0 where it is exceeded.
+        free_bytes: bytes left of the limit; 0 where it is exceeded.
         limit_bytes: as the system has it.
         source: what sets it, in words.
     """

@@ -34,7 +34,7 @@ class BlockName:
 
 @runtime_checkable
 class ReadByRows(Protocol):
-    """A batch of images that nobody holds as a whole, such as those of a `data.RowImage`."""
+    """A batch of images that is never held as a whole, such as those of a `data.RowImage`."""
 
     @property
     def shape(self) -> tuple[int, ...]:

@@ -33,10 +33,10 @@ class Disk:
 
     Args:
         out_bytes_per_us, in_bytes_per_us: to the disk, and from it.
-        link: "duplex" where reading beside writing is faster than one after the other; the rates
+        link: "duplex" where reading while writing is faster than one after the other; the rates
             are then those of both at once.
-        latency_us: of every copy, besides that of handing it over.
-        folder: in which it was measured.
+        latency_us: latency of every copy, besides that of handing it over.
+        folder: folder in which it was measured.
     """
 
     out_bytes_per_us: float
@@ -57,12 +57,12 @@ class Machine:
         link_bytes_per_us: bandwidth of the link, for each direction unless given apart below.
         link: "shared": one transfer at a time (paper 002's assumption A); "duplex": one a
             direction.
-        latency_us: of every transfer, on whatever link.
+        latency_us: latency of every transfer, on any link.
         pacing_us: no property of the link, but what it costs to imitate a slower one: the cpu
             device keeps to an imposed link by letting the copying thread sleep until that link
             would be done, and it begins and wakes late. So it counts only once a link is imposed:
             `machines.with_link` adds it to `latency_us`. Fitted (`measured.pacing_us_of`); 0 on a
-            GPU and on presets, whose links nobody imitates.
+            GPU and on presets, whose links are not imitated.
         device_bytes: device memory.
         link_out_bytes_per_us, link_in_bytes_per_us: bandwidth of device to host, host to device.
         host_bytes: host memory for swapped variables; None: not limited.
@@ -72,12 +72,13 @@ class Machine:
         issue_us: what each instruction of a list costs the thread that issues it. On the cpu device
             that thread works the calls off too, so there it is time of the compute stream.
         copy_issue_us: what a copy costs that thread besides: handing it to another one.
-        map_us_per_byte: of memory that a step maps anew, issue besides (`execution/placement.py`).
+        map_us_per_byte: time of memory that a step maps anew, issue besides
+        (`execution/placement.py`).
         network_bytes_per_us: between this machine and others that train with it, each way; usually
             that of a link of 10 Gbit/s.
-        network_latency_us: of each way that a message goes around.
+        network_latency_us: latency of each way that a message goes around.
         profile: measured durations by `profile_key`, in us; where given it replaces the roofline.
-        disk: that serves as the host where it is asked to (`presets.on_disk`); None: not measured.
+        disk: disk that may serve as the host (`presets.on_disk`); None: not measured.
     """
 
     name: str
@@ -106,7 +107,7 @@ class Machine:
             raise ConfigError(
                 f"link {self.link!r} is neither 'shared' nor 'duplex'",
                 code="OOC-105",
-                fix="duplex where copies in and out run beside each other, else shared",
+                fix="duplex where copies in and out run at the same time, else shared",
             )
         rates = (
             self.flops_per_us,

@@ -20,8 +20,8 @@ class Message:
     Args:
         number: in the step, in the order of sending.
         size_bytes: what each rank gives.
-        ranks: that take part.
-        summed: each rank gets the sum; else everybody's bytes.
+        ranks: number of ranks that take part.
+        summed: each rank gets the sum; else the bytes of all ranks.
     """
 
     number: int
@@ -35,8 +35,8 @@ class Network:
     """What lies between ranks; one message at a time.
 
     Args:
-        bytes_per_us: that a rank sends, and receives at the same time.
-        latency_us: of each way around.
+        bytes_per_us: rate at which a rank sends, and receives at the same time.
+        latency_us: latency of each way around.
     """
 
     bytes_per_us: float

@@ -126,7 +126,7 @@ class Op:
 
     @property
     def computes(self) -> Op:
-        """What tells it from other operations: itself, unless it runs another one on parts
+        """Its identity among operations: itself, unless it runs another one on parts
         of its inputs.
         """
         return self
@@ -143,11 +143,11 @@ class Op:
 
     def infer(self, *ins: Spec) -> tuple[Spec, ...]:
         """Shapes of the outputs. Raises ShapeError in words that name the op and the shapes."""
-        raise TypeError(f"{type(self).__name__} lacks infer()")
+        raise TypeError(f"{type(self).__name__} has no infer()")
 
     def reference(self, *arrays: np.ndarray, scalars: Scalars) -> tuple[np.ndarray, ...]:
         """The definition in NumPy, on logical arrays; keeps the float type it is given."""
-        raise TypeError(f"{type(self).__name__} lacks reference()")
+        raise TypeError(f"{type(self).__name__} has no reference()")
 
     def vjp(
         self,
@@ -233,7 +233,7 @@ class Site:
     gradient.
 
     Args:
-        path: of the module, for example "layer1.0.conv1".
+        path: path of the module, for example "layer1.0.conv1".
         leaf: whether that module has no parts, so that its path alone names its calls.
         verb: what the call does, where the operation's own word will not do.
     """

@@ -1,12 +1,12 @@
 """Machines by name, each with its source, and the saved calibration of this one.
 
-Nothing is ever measured implicitly: a machine is a set of numbers that somebody has written down,
-and is given by name, as a `Machine`, or as None. Rates are in bytes and operations per microsecond,
-so 1e3 is 1 GB/s, and 1e6 is 1 TFLOP/s. Arithmetic and memory rates are what a training step
-reaches, about 0.53 of the peak on the V100 (8.4 of 15.7 TFLOP/s, 900 GB/s, 5 us per launch) and the
-same share of the peak elsewhere. Device memory follows the makers, whose "16 GB" are 2**34 bytes;
-host memory and links are as the papers print them. Papers: 000 NNL scheduling, 001 TFLMS hybrid,
-002 optimal re-materialization and offloading, 003 segmented fused tiling, 004 Split-CNN. Read next:
+Nothing is ever measured implicitly: a machine is a set of numbers that are written down, and is
+given by name, as a `Machine`, or as None. Rates are in bytes and operations per microsecond, so 1e3
+is 1 GB/s, and 1e6 is 1 TFLOP/s. Arithmetic and memory rates are what a training step reaches, about
+0.53 of the peak on the V100 (8.4 of 15.7 TFLOP/s, 900 GB/s, 5 us per launch) and the same share of
+the peak elsewhere. Device memory follows the makers, whose "16 GB" are 2**34 bytes; host memory and
+links are as the papers print them. Papers: 000 NNL scheduling, 001 TFLMS hybrid, 002 optimal
+re-materialization and offloading, 003 segmented fused tiling, 004 Split-CNN. Read next:
 `machine.py`.
 """
 
@@ -36,7 +36,7 @@ GB = 10**9
 #: Copies take processor time on the cpu device: at full speed about this much on two cores.
 CPU_INTERFERENCE = 1.8
 CPU_GENERIC_CORES = 2
-#: A disk that nobody has measured: 1 GB/s, reading and writing taking turns, as a laptop's NVMe.
+#: A disk that was not measured: 1 GB/s, reading and writing taking turns, as a laptop's NVMe.
 TYPICAL_DISK = Disk(1e3, 1e3, latency_us=100.0)
 
 
@@ -261,7 +261,7 @@ def with_link(base: Machine, bandwidth_bytes_per_us: float) -> Machine:
     slower link spreads the same cost over longer copies.
 
     Raises:
-        ConfigError: the bandwidth is no rate.
+        ConfigError: the bandwidth is not a rate.
     """
     rate = rate_of(bandwidth_bytes_per_us, "link bandwidth")
     fastest = max(base.out_bytes_per_us, base.in_bytes_per_us)
@@ -282,20 +282,21 @@ def disk_source(disk: Disk | None, folder: str) -> str:
 
     Args:
         disk: as measured; None: `TYPICAL_DISK` is taken.
-        folder: that is spilled to.
+        folder: folder on the disk.
     """
     if disk is None:
-        return "assumed: nobody has measured this disk"
+        return "assumed: this disk was not measured"
     same = os.path.realpath(disk.folder) == os.path.realpath(folder)
     return "measured by `ooctrain calibrate`" if same else f"measured in {disk.folder}"
 
 
 def on_disk(base: Machine, limit_bytes_per_us: float | None = None) -> Machine:
     """The same machine with its disk, or a typical one, as the host: that is the link then, and
-    host memory is no limit.
+    host memory is not a limit.
 
     Args:
-        limit_bytes_per_us: of each direction; None: as fast as the disk. Keeping to it costs each
+        limit_bytes_per_us: limit of each direction; None: as fast as the disk. Keeping to it costs
+        each
             copy `pacing_us`, as with `with_link`.
     """
     disk = base.disk or TYPICAL_DISK
@@ -321,7 +322,7 @@ def _unknown(name: str) -> ConfigError:
     near = [] if is_path(name) else difflib.get_close_matches(name, names, n=1)
     what = f"no machine is called {name!r}"
     if is_path(name):
-        what = f"{name!r} is no calibration file, whose name ends in .json"
+        what = f"{name!r} is not a calibration file, whose name ends in .json"
         what = what if Path(name).exists() else f"there is no file {name!r}"
     return ConfigError(
         what,

@@ -1,11 +1,12 @@
-"""Files that users give: one way to read them all, whose errors name the place inside the file.
+"""JSON files that users give: one way to read them all, whose errors name the place inside the
+file.
 
 The schema of a file is a class: its fields, their types and their bounds. msgspec compares what was
 read with the class and makes an object of it, or says where the file differs; here that becomes an
 error of this library with the place ("$.schedule.instructions[3][1]"), what was expected there,
 what stands there, and a fix. What no type can say, such as that one time is not before another, the
 reader checks afterwards, and refuses in the same words (`Misfit`). A field that a dataclass does
-not know is an error, since people write such files, and it is most likely a misspelling; a
+not have is an error, since people write such files, and it is most likely a misspelling; a
 `msgspec.Struct` is read from files to which later versions may add. Source: msgspec,
 https://jcristharif.com/msgspec. Read next: `sched/plan_schema.py`, the largest schema.
 """
@@ -14,18 +15,14 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Hashable, Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import accumulate
-from numbers import Integral
-from os import PathLike, fspath
 from pathlib import Path
 from typing import Annotated, Any, Generic, TypeVar
-from urllib.parse import unquote, urlsplit
 
 import msgspec
-import numpy as np
 from msgspec.inspect import (
     DataclassType,
     DictType,
@@ -38,119 +35,13 @@ from msgspec.inspect import (
     type_info,
 )
 
-from ooctrain.errors import ConfigError, OoctrainError, ShapeError, did_you_mean, reason
+from ooctrain.errors import ConfigError, OoctrainError, did_you_mean, reason
+from ooctrain.step.user_values import as_path
 
-# Checks of data from outside that becomes part of a step: arrays, files of JSON, and paths.
-#
-# NumPy and Python accept more than can be meant: a masked array without its mask, a complex one
-# without its imaginary part, words as numbers, lists nested until the interpreter's stack ends. So
-# each value is checked once, where it enters, and becomes an array of real numbers or plain data,
-# or an error that says what is wrong with it.
-
-
-REAL_KINDS = "fiub"  # of NumPy's element types: floats, whole numbers, true and false
 #: Lists within lists, in files that this library reads.
 MOST_NESTED = 100
-#: Parts of a structure that an error names.
-_MOST_TOLD = 4
 _STRING = re.compile(r'"(?:[^"\\]|\\.)*"', re.DOTALL)
 _BRACKET = re.compile(r"[][{}]")
-
-
-def as_numbers(value: Any, what: str) -> np.ndarray:
-    """An array of real numbers of any element type, without a copy where it is one.
-
-    Args:
-        what: its name in the error.
-
-    Raises:
-        ShapeError: masked, complex, text, objects, dates; or nothing that NumPy makes an array of.
-    """
-    if _is_masked(value):
-        raise ShapeError(
-            f"{what} is a masked array, and its hidden values would count",
-            fix="filled(0), or an array of the values that count",
-        )
-    try:
-        array = np.asarray(value)
-    except (ValueError, TypeError, RuntimeError, OverflowError) as error:
-        raise ShapeError(
-            f"{what} of type {type(value).__name__} makes no array of numbers: {error}",
-            fix="an array of real numbers, such as .detach().float().numpy() of a torch tensor",
-        ) from error
-    if array.dtype.kind not in REAL_KINDS:
-        raise ShapeError(
-            f"{what} has element type {array.dtype}, which a tensor cannot hold",
-            fix="real numbers: float32, or int64 for class numbers",
-        )
-    return array
-
-
-def as_target(value: Any, what: str = "target", rows: int | None = None) -> np.ndarray:
-    """`as_numbers` of a target, which is one array with a row for each sample.
-
-    Args:
-        rows: samples of the batch; None: it is the target of a single one.
-
-    Raises:
-        ShapeError: several arrays, as mixup and CutMix make them; or as `as_numbers`.
-    """
-    if _is_several(value, rows):
-        raise ShapeError(
-            f"{what} is {_told(value)}, not one array",
-            fix="for mixup and CutMix class probabilities (N, K), lam * eye[ya] + (1 - lam) * "
-            "eye[yb] with eye = np.eye(K, dtype=np.float32): cross_entropy takes them; else one "
-            "array with a row for each sample, whose columns your loss slices",
-        )
-    return as_numbers(value, what)
-
-
-def _is_several(value: Any, rows: int | None = None) -> bool:
-    """Whether it is a structure of several targets: a dictionary, or a tuple or list that mixes
-    kinds, or holds whole arrays; a list of a row for each sample is one array."""
-    if isinstance(value, Mapping):
-        return True
-    if not isinstance(value, tuple | list):
-        return False
-    shapes = {getattr(part, "shape", ()) for part in value}
-    if isinstance(value, tuple):
-        held = any(isinstance(part, tuple | list | Mapping) for part in value)
-        whole = {isinstance(part, Integral | np.integer) for part in value}
-        return held or shapes != {()} or len(whole) > 1
-    arrays = shapes != {()} and rows not in (None, len(value))
-    return len(shapes) > 1 or arrays or any(map(_is_several, value))
-
-
-def _told(value: Any) -> str:
-    """A structure in words: "a tuple of (ndarray (8,), float)"."""
-    parts = value.values() if isinstance(value, Mapping) else value
-    shapes = (getattr(part, "shape", ()) for part in parts)
-    told = (f"{type(p).__name__} {s}" if s else type(p).__name__
-            for p, s in zip(parts, shapes, strict=True))  # fmt: skip
-    return f"a {type(value).__name__} of ({', '.join(list(told)[:_MOST_TOLD])})"
-
-
-def as_path(given: str | PathLike[str]) -> Path:
-    """A path as a user writes it: "~" is the home, "file:///tmp/x" is /tmp/x. A name that merely
-    begins with a tilde stays one, as in a shell.
-
-    Raises:
-        ConfigError: it is no path, or an empty one.
-    """
-    text: Any = fspath(given) if isinstance(given, str | PathLike) else None
-    if not isinstance(text, str) or not text:
-        raise ConfigError(f"{given!r} is not a path", code="OOC-106", fix="the name of a file")
-    if isinstance(given, str) and text.startswith("file://"):
-        text = unquote(urlsplit(text).path)
-    try:
-        return Path(text).expanduser()
-    except RuntimeError:  # nobody is called so
-        return Path(text)
-
-
-def _is_masked(value: Any) -> bool:
-    # By name: `numpy.ma` is not loaded before it is used, and another thread may be loading it now.
-    return any(kind.__name__ == "MaskedArray" for kind in type(value).__mro__)
 
 
 def parse_json(text: str) -> Any:
@@ -194,8 +85,8 @@ class Misfit(ValueError):
     """What stands in a file is not what its schema says.
 
     Attributes:
-        place: in the file, "$.budget_bytes".
-        why: in words.
+        place: place in the file, such as "$.budget_bytes".
+        why: the reason, in words.
     """
 
     def __init__(self, place: str, why: str):
@@ -210,8 +101,8 @@ class FileKind(Generic[Schema]):
     Args:
         schema: the class of what is in it.
         denial: what is said of any other file, such as "is not a plan file".
-        code: of its errors.
-        fix: of its errors, where none nearer is known.
+        code: code of its errors.
+        fix: fix of its errors, where none nearer is known.
     """
 
     schema: type[Schema]
@@ -234,7 +125,7 @@ class FileKind(Generic[Schema]):
         """What plain data says.
 
         Args:
-            name: of the file, for the error.
+            name: name of the file, for the error.
 
         Raises:
             ConfigError: it is not what the schema says.

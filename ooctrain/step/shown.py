@@ -1,9 +1,10 @@
 """What a notebook shows of our data: a picture instead of a wall of numbers.
 
 Jupyter asks an object for `_repr_html_` and `_repr_svg_`. Traces, lists, plans, timelines and
-arenas stand below the room that draws, and may not import it. So the one who draws is handed down:
-the package's root stands above all rooms, and enters it here when the package is imported. Nothing
-that draws is loaded before a notebook asks. Read next: `../report/notebook.py`, which draws.
+arenas stand below the room that draws, and may not import it. So the function that draws is handed
+down: the package's root stands above all rooms, and enters it here when the package is imported.
+Nothing that draws is loaded before a notebook asks. Read next: `../report/notebook.py`, which
+draws.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ Form = Literal["html", "svg"]
 
 
 def _in_words(thing: object, form: Form) -> str:
-    """Where nobody draws."""
+    """Draws nothing."""
     return repr(thing) if form == "html" else ""
 
 

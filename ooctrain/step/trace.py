@@ -116,9 +116,9 @@ class Trace:
         carries: {new: old}: `new` is the next step's `old` (a parameter after its update).
         outputs: {name: variable}: values that the executor can hand out: "loss", and "grad:<param>"
             for the final gradient of each parameter.
-        threads: of the device, for which workspaces were asked; None where no kernels run it.
+        threads: device threads for which workspaces were computed; None where no kernels run it.
         device: "cpu" or "cuda": whose algorithms and workspaces the calls have.
-        form: of the model's outputs, where they are several (`engine/nested.py`).
+        form: structure of the model's outputs, where they are several (`engine/nested.py`).
     """
 
     variables: tuple[Variable, ...]

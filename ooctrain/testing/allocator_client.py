@@ -19,7 +19,7 @@ from functools import partial
 from itertools import pairwise
 from typing import Any
 
-from ooctrain.alloc.base import Allocator, Block, Reached
+from ooctrain.alloc.base import Allocator, Block, Event
 from ooctrain.errors import ConfigError, DriverError, InvalidFree, OoctrainError, OutOfDeviceMemory
 from ooctrain.testing.allocator_grounds import STREAMS, Ground
 from ooctrain.testing.allocator_laws import MAPPED_ONCE, Answered, Ask, Broken, View, hold, own_laws
@@ -44,10 +44,10 @@ class Held:
     unit: int
     marks: dict[int, int] | None
     mark: int = 0
-    wrote: Reached | None = None
-    reads: list[Reached] = field(default_factory=list)
+    wrote: Event | None = None
+    reads: list[Event] = field(default_factory=list)
 
-    def uses(self) -> list[Reached]:
+    def uses(self) -> list[Event]:
         """The events of all work that may still use the block."""
         return [*self.reads, *([self.wrote] if self.wrote else [])]
 
@@ -144,7 +144,7 @@ class Queues:
 
     def __init__(self, ground: Ground):
         self._ground = ground
-        self._releases: list[Reached] = []
+        self._releases: list[Event] = []
         self._waited = [0] * STREAMS  # how many of the releases each stream waits for already
 
     def claim(self, stream: int) -> None:

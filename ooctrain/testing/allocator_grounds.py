@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, cast
 
-from ooctrain.alloc.base import Reached
+from ooctrain.alloc.base import Event
 from ooctrain.devices.cpu.host_vm import Arena
 from ooctrain.devices.cuda.driver import failure, open_cuda_driver
 from ooctrain.devices.cuda.driver_abi import OUT_OF_MEMORY
@@ -84,7 +84,7 @@ class Ground(Protocol):
     def expect(self, address: int, size_bytes: int, byte: int, stream: int, what: str) -> None:
         """Queues a check that all bytes are this one; `what` is for the complaint."""
 
-    def event(self, stream: int) -> Reached:
+    def event(self, stream: int) -> Event:
         """The point after what has been queued on a stream so far."""
 
     def wait(self, stream: int, event: Any) -> None:

@@ -313,6 +313,8 @@ def _in_statement(statement: ast.stmt, site: Site) -> Iterator[tuple[Change, Sit
 def _in_expression(node: ast.AST) -> Iterator[Change]:
     if isinstance(node, ast.JoinedStr):
         return
+    if isinstance(node, ast.keyword) and node.arg == "strict":
+        return  # an assertion like any other: it says that two lengths are the same
     yield from _of_expression(node)
     for child in ast.iter_child_nodes(node):
         yield from _in_expression(child)

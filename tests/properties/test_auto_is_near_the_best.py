@@ -55,7 +55,7 @@ def question_of(seed: int) -> Question:
 def step_us(name: str, question: Question) -> float:
     """Infinite where there is no plan."""
     try:
-        return question.put_to(get_planner(name)).makespan_us
+        return question.ask(get_planner(name)).makespan_us
     except (Infeasible, ConfigError):  # ConfigError: the step is too long for this one
         return float("inf")
 

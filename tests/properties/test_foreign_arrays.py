@@ -18,7 +18,7 @@ from ooctrain.data import DataLoader
 from ooctrain.data.dataset import ImageDataset
 from ooctrain.engine import autograd, eager, state_dicts
 from ooctrain.errors import ConfigError, OoctrainError, ShapeError
-from ooctrain.step import schema
+from ooctrain.step import user_values
 
 
 class Unsupported:
@@ -173,7 +173,7 @@ BUGS = [
 @pytest.mark.parametrize("bug", BUGS, ids=str)
 @pytest.mark.filterwarnings("ignore")
 def test_the_law_bites(bug, monkeypatch):
-    planted = plant(monkeypatch, schema, "as_numbers", *bug)
+    planted = plant(monkeypatch, user_values, "as_numbers", *bug)
     for room in (autograd, state_dicts, eager):
         monkeypatch.setattr(room, "as_numbers", planted)
     assert knock()

@@ -37,13 +37,13 @@ def batch(n):
 
 ALLOCATOR, BUDGET, FIRST_VALUES, BUG, TURNS = sys.argv[1:]
 
-def read_all_at_first(stay):
-    kept = [place.storage.physical for place in stay.places]
-    take_over(stay)
+def read_all_at_first(opened):
+    kept = [place.storage.physical for place in opened.places]
+    take_over(opened)
 
 if BUG:
-    from ooctrain.execution.residence import Stay
-    take_over, Stay.take_over = Stay.take_over, read_all_at_first
+    from ooctrain.execution.residence import OpenSession
+    take_over, OpenSession.take_over = OpenSession.take_over, read_all_at_first
 
 def train(n, steps, budget, look):
     oc.manual_seed(0)

@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping
 import numpy as np
 
 from ooctrain.engine.incore import Mode, run_trace
-from ooctrain.rewrite.tile.grid import Tiling, tile_trace
+from ooctrain.rewrite.tile.tiling import Tiling, tile_trace
 from ooctrain.step.op import Scalars
 from ooctrain.step.trace import Trace
 from ooctrain.testing.tiled.check_tiled import gradient_step as chain_trace

@@ -338,7 +338,7 @@ def test_an_allocator_of_ones_own_is_loaded_from_its_file(tmp_path):
     )
     choice = choose_allocator(f"{path}:Mine", BUDGET)
     assert choice.make(DryMemory(BUDGET)).name == "mine"
-    with pytest.raises(ConfigError, match="lacks granule, budget_bytes, allocate"):
+    with pytest.raises(ConfigError, match="has no granule, budget_bytes, allocate"):
         choose_allocator(f"{path}:Half", BUDGET)
 
 

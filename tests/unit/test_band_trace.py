@@ -25,8 +25,7 @@ from ooctrain.rewrite.tile import tile, tile_by_name
 from ooctrain.rewrite.tile.frontier import computable, even_cuts, rounded
 from ooctrain.rewrite.tile.halo import Read, Span
 from ooctrain.rewrite.tile.on_rows import OnRows
-from ooctrain.rewrite.tile.row_rules import RowPlace, RowsRead, ScaledRows
-from ooctrain.rewrite.tile.rules import row_rule_of
+from ooctrain.rewrite.tile.row_rules import RowPlace, RowsRead, ScaledRows, row_rule_of
 from ooctrain.sched.budget import trace_minimum_bytes, trace_peak_bytes
 from ooctrain.step.blocks import tensor_of
 from ooctrain.step.op import Spec, Window

@@ -346,7 +346,7 @@ def test_nobody_is_asked_for_tilings_beside_a_list_that_may_be_as_good() -> None
     """Where the bound is as short as the calls; unless there is no list to be as good as."""
     trace = step()[1]
     question = Question(trace, trace_peak_bytes(trace), v100_pcie())
-    roomy = question.put_to(Naive())
+    roomy = question.ask(Naive())
     assert [planner.name for planner in tilings(question, None)] == ["banded"]
     assert tilings(question, roomy) == ()
 

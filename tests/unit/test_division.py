@@ -22,7 +22,7 @@ from ooctrain.rewrite import keeps_bits
 from ooctrain.sched.budget import input_bytes, trace_peak_bytes
 from ooctrain.sched.planners.auto import Auto
 from ooctrain.sched.planners.chen import ChenSqrt
-from ooctrain.sched.planning.planner import host_lacks
+from ooctrain.sched.planning.planner import host_too_small
 from ooctrain.sched.schedule import Run
 from ooctrain.step.presets import TYPICAL_DISK, machine
 from ooctrain.step.trace import Trace
@@ -172,7 +172,7 @@ class SaysOnlyThatTheHostLacks(ChenSqrt):
         try:
             return super().plan(trace, budget_bytes, machine, **how)
         except Infeasible:
-            raise host_lacks(self.name) from None
+            raise host_too_small(self.name) from None
 
 
 def test_where_no_planner_names_a_least_it_is_looked_for():

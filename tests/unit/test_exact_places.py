@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
+from support import known
 from support.cut_rectangles import SIDE, cut
 
 import ooctrain as oc
@@ -23,7 +24,9 @@ from ooctrain.alloc.exact_packing import (
     Orders,
     exact_places,
     luby,
+    new_board,
     places_within,
+    ranks,
     sections_of,
 )
 from ooctrain.alloc.first_fit import FirstFit
@@ -296,7 +299,7 @@ def test_an_order_beside_another_moves_blocks_up_as_often_as_down():
     orders = Orders(sections_of([1] * 8, [((at, at + 1),) for at in range(8)]))
     keys = np.arange(8.0)
     usual = (keys - keys.mean()) / keys.std()
-    moved = np.mean([orders.beside(keys) - usual for _ in range(300)])
+    moved = np.mean([orders.near(keys) - usual for _ in range(300)])
     assert abs(moved) < 0.05
 
 
@@ -391,3 +394,40 @@ def test_seven_blocks_are_the_optimum_of_all_orders(blocks):
     found = exact_places(sizes, spans, 0, sum(sizes) + 1, 1_000_000)
     assert found.proved
     assert found.extent_bytes == least_extent(sizes, spans)
+
+
+PROBLEMS = {
+    "hard": HARD, "cut 1": cut(1, 12), "cut 2": cut(2, 16), "twins": [(2, (0, 3))] * 3 + HARD[:4],
+    "steady": [(5, (0, 9)), (1, (0, 9)), *HARD], "apart": [(3, (0, 2)), (4, (5, 7)), (2, (1, 6))],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", PROBLEMS)
+def test_what_was_tried_before_is_tried_again(name):
+    """How many blocks a search tries, and in which order, decides what it finds in time: no law
+    knows the number."""
+    sizes, spans = [size for size, _ in PROBLEMS[name]], [(span,) for _, span in PROBLEMS[name]]
+    sections = sections_of(sizes, spans)
+    board, orders = new_board(sections), Orders(sections)
+    keys = [*orders.fixed(), orders.mixture(), orders.lasting(), orders.mixture()]
+    keys += [orders.beside(keys[0]) for _ in range(4)]
+    rows = [
+        ("sections", *(known.digest(np.asarray(part).tolist()) for part in sections)),
+        ("board", *(known.digest(part.shape) for part in board),
+         *(known.digest(getattr(board, part).tolist()) for part in board._fields[1:7])),
+        ("orders", *(known.digest(ranks(key).tolist()) for key in keys)),
+        ("draws", *(f"{float(abs(key).sum()):.6g}" for key in keys)),
+    ]  # fmt: skip
+    alive, most = most_alive(sizes, [span for (span,) in spans]), sum(sizes)
+    for capacity in (alive - 1, alive, alive + 1):
+        found = places_within(sizes, spans, capacity, 60)
+        rows.append((capacity, found.offsets, found.extent_bytes, found.proved, found.nodes))
+    for nodes in (25, 200):
+        found = exact_places(sizes, spans, alive, most, nodes)
+        rows.append((nodes, found.offsets, found.extent_bytes, found.proved, found.nodes))
+    descent = Descent(sections, alive, most)
+    descent.aim(alive, 30)
+    rows.append(("aim", descent.tried, descent.low, descent.high, descent.offsets))
+    descent.run(90)
+    rows.append(("run", descent.tried, descent.low, descent.high, descent.offsets))
+    known.check("packed", name, rows)

@@ -25,7 +25,7 @@ from ooctrain.sched.planners.combined import Combined
 from ooctrain.sched.planners.naive import Naive
 from ooctrain.sched.planners.prefix import Prefix
 from ooctrain.sched.planning.decisions import Decisions, Gap
-from ooctrain.sched.planning.host_room import RoomForGaps, lacks_host_room
+from ooctrain.sched.planning.host_gaps import HostGaps, is_host_tight
 from ooctrain.sched.planning.lower import lower_within
 from ooctrain.sched.planning.question import Question
 from ooctrain.sched.planning.rematerialise import droppable, rematerialise
@@ -133,12 +133,12 @@ def what_leaves_fits_on_the_host(seed):
             assert max(held) <= host_bytes - input_bytes(trace)
             found += max(held) > 0
         inputs = frozenset(v for v in trace.initial if not trace.variables[v].persistent)
-        room = RoomForGaps(most * 10, len(runs), inputs)
+        room = HostGaps(most * 10, len(runs), inputs)
         for gap in sorted(gaps, key=lambda gap: gap.after):
             room.open(gap)
             assert room.fitting(gap, 0, gap.hi) == gap.hi
             room.take(gap, 0, gap.hi)
-        assert [most * 10 - left for left in room._room.room_bytes] == held
+        assert [most * 10 - left for left in room._margin.left_bytes] == held
     return found
 
 
@@ -194,16 +194,16 @@ def test_the_host_lacks_room_if_it_holds_something_but_not_all_that_is_beyond_th
     beyond, inputs = 20, input_bytes(trace)
     question = Question(trace, trace_peak_bytes(trace, BYTES) - beyond, MACHINE)
     lacks = {
-        room: lacks_host_room(replace(question, host_budget_bytes=inputs + room))
+        room: is_host_tight(replace(question, host_budget_bytes=inputs + room))
         for room in (0, 1, beyond - 1, beyond, 3 * beyond)
     }
     assert [room for room, short in lacks.items() if short] == [1, beyond - 1]
-    assert not lacks_host_room(question)
+    assert not is_host_tight(question)
 
 
 def test_a_gap_has_no_room_where_its_older_copy_has_none_between():
     """The bytes that were copied out for the gap before must stay on the host until this one."""
-    room = RoomForGaps(5, 10, frozenset())
+    room = HostGaps(5, 10, frozenset())
     first, second, other = Gap(0, 0, 5, 0, 3), Gap(0, 0, 5, 6, 8), Gap(1, 0, 5, 3, 6)
     for gap in (first, other):
         room.open(gap)

@@ -82,7 +82,7 @@ def test_in_a_long_step_fewer_divisions_are_searched(monkeypatch):
     trace = step(4, 3, 64, 64)
     memory = named(trace) - OWN_STEP_BYTES
     monkeypatch.setattr(division, "NEAR", 0.0)  # none is quick enough
-    asked = counted(monkeypatch, division._Division, "_beside")
+    asked = counted(monkeypatch, division._Division, "_within_slab")
     searched = []
     for most in (3 * len(trace.calls), len(trace.calls), 1):
         monkeypatch.setattr(division, "MOST_CALLS", most)

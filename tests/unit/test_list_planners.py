@@ -17,7 +17,7 @@ from ooctrain.sched.planners.naive import Naive
 from ooctrain.sched.planners.registry import get_planner
 from ooctrain.sched.planners.window import SlidingWindow, heads_of
 from ooctrain.sched.planning.list_writer import VariableSequence
-from ooctrain.sched.planning.planner import HOST_LACKS
+from ooctrain.sched.planning.planner import HOST_TOO_SMALL
 from ooctrain.sched.schedule import BYTES, Fence, Free, Granule, Run, SwapIn, SwapOut
 from ooctrain.sched.verify import verify
 from ooctrain.step.builder import TraceBuilder
@@ -258,7 +258,7 @@ def test_a_host_budget_that_nothing_can_meet_says_so():
     for planner in (KeepAll(), Naive(), SlidingWindow(), get_planner("auto")):
         with pytest.raises(Infeasible) as refused:
             planner.plan(FORTH_AND_BACK, LARGE, MACHINE, host_budget_bytes=9)  # x alone has 10
-        assert refused.value.minimum_bytes == HOST_LACKS
+        assert refused.value.minimum_bytes == HOST_TOO_SMALL
         assert f"{planner.name!r} needs more host memory" in str(refused.value)
 
 

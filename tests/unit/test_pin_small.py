@@ -28,7 +28,7 @@ from ooctrain.sched.budget import (
     with_region,
 )
 from ooctrain.sched.planners.registry import as_planner
-from ooctrain.sched.planning.question import Question, plan_beside
+from ooctrain.sched.planning.question import Question, plan_excluding
 from ooctrain.sched.schedule import Free, Run, Schedule
 from ooctrain.sched.simulate import simulate
 from ooctrain.sched.verify import verify
@@ -143,10 +143,10 @@ def test_every_planner_plans_beside_it(planner):
     question = Question(pinned, budget, machine, beside, time_limit_s=0.5)
     found = as_planner(planner)
     try:
-        plan = plan_beside(found, question)
+        plan = plan_excluding(found, question)
     except Infeasible as refusal:
         budget = max(budget + 1, refusal.minimum_bytes)
-        plan = plan_beside(found, replace(question, budget_bytes=budget))
+        plan = plan_excluding(found, replace(question, budget_bytes=budget))
     plan = replace(plan, rewrites=(*DEFAULT_REWRITES, *names, *plan.rewrites))
     verify(plan, original, budget, machine, rewrites=REWRITES)
     timeline = simulate(plan.schedule, plan.trace, machine)

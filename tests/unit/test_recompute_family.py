@@ -141,7 +141,7 @@ def test_any_swap_planner_plans_runs_that_happen_again(trace, machine, seed):
     assert outcome.persistent == in_core(trace, start).persistent
 
 
-# --------------------------------------------- sched/planning/rematerialise.py, planners/tflms_hybrid.py
+# ------------------------------------- sched/planning/rematerialise.py, planners/tflms_hybrid.py
 
 
 def test_checkpoints_are_numbered_in_order_and_name_their_segments(resnet):

@@ -27,7 +27,7 @@ from ooctrain.devices.cpu.host_vm import PAGE_BYTES, why_no_virtual_memory
 from ooctrain.engine.eager import Storage
 from ooctrain.errors import AutogradError, InUse, OoctrainError
 from ooctrain.execution.executor import Session
-from ooctrain.execution.residence import Stay, one_at_a_time
+from ooctrain.execution.residence import OpenSession, one_at_a_time
 
 needs_proc = pytest.mark.skipif(not Path("/proc/self/maps").exists(), reason="no /proc here")
 X = np.random.default_rng(0).standard_normal((2, 1, 4, 4), np.float32)
@@ -89,18 +89,18 @@ def test_values_are_brought_home_one_at_a_time_and_their_pages_given_back(monkey
     trainer = trainer_of(model, allocator="best-fit")
     trainer.step(X, Y)
     memory = trainer._residence.open.device.memory
-    take_back, give_back, held = Storage.take_back, Stay._give_back, []
+    take_back, give_back, held = Storage.take_back, OpenSession._give_back, []
 
     def one_more(storage, array, holder):
         held.append(memory.used_bytes())
         return take_back(storage, array, holder)
 
-    def the_end(stay):
+    def the_end(opened):
         held.append(memory.used_bytes())
-        give_back(stay)
+        give_back(opened)
 
     monkeypatch.setattr(Storage, "take_back", one_more)
-    monkeypatch.setattr(Stay, "_give_back", the_end)
+    monkeypatch.setattr(OpenSession, "_give_back", the_end)
     sizes = [value.nbytes for value in trainer.state_arrays().values()]
     trainer.close()
     given = held[0] - held[-1]
@@ -399,7 +399,7 @@ def test_a_trainer_may_be_dropped_in_the_midst_of_a_look_at_its_values(monkeypat
 def test_a_fork_touches_nothing_of_its_parents(monkeypatch):
     trainer = trainer_of(network())
     trainer.step(X, Y)
-    stay = trainer._residence.open
+    opened = trainer._residence.open
     with monkeypatch.context() as patch:
         patch.setattr(os, "getpid", lambda: -1)
         for refused in (lambda: trainer.step(X, Y), trainer.state_arrays):
@@ -408,9 +408,9 @@ def test_a_fork_touches_nothing_of_its_parents(monkeypatch):
             assert caught.value.code == "OOC-163"
         trainer.close()
         assert trainer._residence.open is None  # the session is the parent's
-        stay.close()
-    assert not stay.closed
-    stay.close()
+        opened.close()
+    assert not opened.closed
+    opened.close()
     assert same(trainer.state_arrays(), after(1))
 
 

@@ -37,7 +37,7 @@ from ooctrain.sched.search.expand import (
     expand,
     expand_wishes,
 )
-from ooctrain.sched.search.play import Link, Pieces, SearchLimits, cut, host_room, link_of, play
+from ooctrain.sched.search.play import Link, Pieces, SearchLimits, cut, host_margin, link_of, play
 from ooctrain.sched.search.tables import tables_of
 from ooctrain.sched.simulate import simulate
 from ooctrain.step.builder import TraceBuilder
@@ -335,7 +335,7 @@ def test_the_host_has_room_for_all_copies_or_there_is_none_to_tell_of(trace, mac
     for host_bytes in {0, int(used.max()) - 1, int(used.max()), int(used.max()) + 1}:
         link = Link(False, 0, 1.0, 1.0)
         limits = SearchLimits(1 << 60, chunk, link, host_bytes)
-        room = host_room(step, pieces, limits)
+        room = host_margin(step, pieces, limits)
         fits = rows and host_bytes >= 0 and used.max() <= host_bytes
         assert room.tolist() == ((host_bytes - used).tolist() if fits else [])
 

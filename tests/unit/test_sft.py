@@ -28,7 +28,6 @@ from ooctrain.rewrite.tile.dimensions import WHOLE, loop_nest
 from ooctrain.rewrite.tile.halo import Span
 from ooctrain.rewrite.tile.offers import Offer
 from ooctrain.rewrite.tile.operators import dominators, operators_of, post_dominators
-from ooctrain.rewrite.tile.rules import rule_of
 from ooctrain.rewrite.tile.sft import (
     FtSegment,
     find_segments,
@@ -39,6 +38,7 @@ from ooctrain.rewrite.tile.sft import (
     tile_spans_of,
 )
 from ooctrain.rewrite.tile.sft_planner import Sft, at_least_bytes, tile_bytes
+from ooctrain.rewrite.tile.tile_rules import rule_of
 from ooctrain.sched.budget import trace_peak_bytes
 from ooctrain.sched.schedule import BYTES
 from ooctrain.step.builder import TraceBuilder

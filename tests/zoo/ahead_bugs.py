@@ -15,7 +15,7 @@ from ooctrain.execution.ahead import Ahead, ReadBatch
 BUGS = {
     "nobody reads ahead": (
         "there", Ahead, "begin",
-        "reader.begin(Berth(trace, device.host_buffer(_buffer_bytes(trace))))",
+        "reader.begin(StagedBatch(trace, device.host_buffer(_buffer_bytes(trace))))",
         "pass",
     ),
     "a GPU has one host buffer, which is filled before its copy is done": (
@@ -32,7 +32,7 @@ BUGS = {
     ),
     "a step waits for the next batch, and ends with its error": (
         "errors", Ahead, "begin",
-        "reader.begin(Berth(trace, device.host_buffer(_buffer_bytes(trace))))",
+        "reader.begin(StagedBatch(trace, device.host_buffer(_buffer_bytes(trace))))",
         "reader.begin(); reader._next.result()",
     ),
     "under a memory budget a loader reads ahead by itself": (

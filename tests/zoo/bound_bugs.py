@@ -72,7 +72,7 @@ BUGS: dict[str, Plant] = {
         "(self.run[call, stage], 0.0)",
     ),
     "bound: what a call touches counts twice": _slip(
-        RecomputeProgram, "_beside", "-self.step.size[v]", "-0.0"
+        RecomputeProgram, "_untouched", "-self.step.size[v]", "-0.0"
     ),
     "bound: outputs on the storage of an input claim room": _slip(
         StepValues, "_need", "if v not in call.reuse", "if True"

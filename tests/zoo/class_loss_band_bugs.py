@@ -15,7 +15,7 @@ import pytest
 from zoo.planting import plant, plant_everywhere, with_bug
 
 from ooctrain.layers.kernels.cpu import carried_sums as kernels
-from ooctrain.rewrite.tile import bands, grid, row_rules
+from ooctrain.rewrite.tile import bands, row_rules, tiling
 
 Plant = Callable[[pytest.MonkeyPatch], None]
 
@@ -43,7 +43,7 @@ def _slip_of_rule(name: str, piece: str, wrong: str) -> Plant:
 
 CLASS_LOSS_BUGS: dict[str, Plant] = {
     "the gradient divides by the labels of the band": _slip_everywhere(
-        grid, "losses_apart", "(*call.ins, parts.divisors[call.forward_of])", "call.ins"
+        tiling, "losses_apart", "(*call.ins, parts.divisors[call.forward_of])", "call.ins"
     ),
     "the divisor of the last band": _slip(
         kernels, "add_losses", "weight[0] += valid_rows", "weight[0] = valid_rows"
@@ -67,13 +67,13 @@ CLASS_LOSS_BUGS: dict[str, Plant] = {
         kernels, "add_losses", "op.counts and len(others) > 1", "op.counts < 0"
     ),
     "a mean without weights": _slip(
-        grid._Parts, "of", "(each, labels, *weighted) if", "(each, labels) if"
+        tiling._Parts, "of", "(each, labels, *weighted) if", "(each, labels) if"
     ),
     "a sum is divided": _slip(
-        grid._Parts, "of", 'op.reduction == "mean" and not given', "not given"
+        tiling._Parts, "of", 'op.reduction == "mean" and not given', "not given"
     ),
     "a mean is none": _slip(
-        grid._Parts, "of", 'op.reduction == "mean" and not given', "False"
+        tiling._Parts, "of", 'op.reduction == "mean" and not given', "False"
     ),
 }  # fmt: skip
 

@@ -25,7 +25,7 @@ from zoo.planting import plant, plant_everywhere
 from ooctrain.sched.bounds import closed
 from ooctrain.sched.planners.combined import Combined, _Starts
 from ooctrain.sched.planning import rematerialise
-from ooctrain.sched.planning.host_room import RoomForGaps
+from ooctrain.sched.planning.host_gaps import HostGaps
 from ooctrain.sched.planning.lower import AsapEngine
 from ooctrain.sched.search import keep_or_recompute, kept_gaps, play
 from ooctrain.sched.search.choice import Search
@@ -85,26 +85,26 @@ BUGS: dict[str, tuple[Plant, Law, Sequence[Any]]] = {
         AGREE, range(60),
     ),
     "host room: the slot in which a copy comes back is free": (
-        _slip(RoomForGaps, "take", "self._room.take(gap.after + 1, gap.before, part)",
-              "self._room.take(gap.after + 1, gap.before - 1, part)"),
+        _slip(HostGaps, "take", "self._margin.take(gap.after + 1, gap.before, part)",
+              "self._margin.take(gap.after + 1, gap.before - 1, part)"),
         HOST, range(40),
     ),
     "host room: a copy is there before the value's last use": (
-        _slip(RoomForGaps, "take", "self._room.take(gap.after + 1, gap.before, part)",
-              "self._room.take(gap.after, gap.before, part)"),
+        _slip(HostGaps, "take", "self._margin.take(gap.after + 1, gap.before, part)",
+              "self._margin.take(gap.after, gap.before, part)"),
         HOST, range(40),
     ),
     "host room: what an earlier gap left is forgotten between the two": (
-        _slip(RoomForGaps, "take", "self._room.take(until + 1, gap.after, shared)", "pass"),
+        _slip(HostGaps, "take", "self._margin.take(until + 1, gap.after, shared)", "pass"),
         HOST, range(60),
     ),
     "host room: all that is asked for fits": (
-        _slip(RoomForGaps, "fitting",
-              "part = min(part, self._room.least(gap.after + 1, gap.before))", "pass"),
+        _slip(HostGaps, "fitting",
+              "part = min(part, self._margin.least(gap.after + 1, gap.before))", "pass"),
         HOST, range(40),
     ),
     "host room: the later gap's end is not noted": (
-        _slip(RoomForGaps, "take", "gap.before if whole else until", "until"),
+        _slip(HostGaps, "take", "gap.before if whole else until", "until"),
         HOST, range(60),
     ),
     "combined: what the search found, though a start is faster": (
@@ -156,7 +156,7 @@ BUGS: dict[str, tuple[Plant, Law, Sequence[Any]]] = {
         RUNS, range(30),
     ),
     "where the host has too little room it is not done without": (
-        _slip(Combined, "_searched_with_and_without", "if not lacks_host_room(question):",
+        _slip(Combined, "_searched_with_and_without", "if not is_host_tight(question):",
               "if True:"),
         LITTLE, ("cpu-generic",),
     ),

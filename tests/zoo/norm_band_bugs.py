@@ -22,7 +22,7 @@ from ooctrain.rewrite.tile import (
     bands,
     carried_sums,
     carried_totals,
-    rules,
+    row_rules,
     writer,
 )
 
@@ -42,10 +42,10 @@ def _slip_of_loss(name: str, piece: str, wrong: str) -> Plant:
     """Changes the row rule of a loss in its table."""
 
     def planted(patch: pytest.MonkeyPatch) -> None:
-        right = getattr(rules, name)
+        right = getattr(row_rules, name)
         changed = with_bug(right, piece, wrong)
-        table = {o: changed if r is right else r for o, r in rules.LOSS_RULES.items()}
-        patch.setattr(rules, "LOSS_RULES", table)
+        table = {o: changed if r is right else r for o, r in row_rules.LOSS_RULES.items()}
+        patch.setattr(row_rules, "LOSS_RULES", table)
 
     return planted
 
@@ -54,10 +54,12 @@ def _slip_of_rule(name: str, piece: str, wrong: str) -> Plant:
     """Changes a row rule in its table."""
 
     def planted(patch: pytest.MonkeyPatch) -> None:
-        right = getattr(rules, name)
+        right = getattr(row_rules, name)
         changed = with_bug(right, piece, wrong)
-        table = {op: changed if rule is right else rule for op, rule in rules.NORM_RULES.items()}
-        patch.setattr(rules, "NORM_RULES", table)
+        table = {
+            op: changed if rule is right else rule for op, rule in row_rules.NORM_RULES.items()
+        }
+        patch.setattr(row_rules, "NORM_RULES", table)
 
     return planted
 
@@ -103,13 +105,13 @@ NORM_BAND_BUGS: dict[str, Plant] = {
         "rows = Span(max(frontier[t] - isinstance(call.op, CARRIED), 0), frontier[t + 1])",
     ),
     "means of the two sums over the band": _slip(
-        rules, "_over_the_batch", "over=op.over or n * h * w", "over=0"
+        row_rules, "_over_the_batch", "over=op.over or n * h * w", "over=0"
     ),
     "means of the two sums over one image": _slip(
-        rules, "_over_the_batch", "over=op.over or n * h * w", "over=h * w"
+        row_rules, "_over_the_batch", "over=op.over or n * h * w", "over=h * w"
     ),
     "instance norm over the batch": _slip(
-        rules, "_over_the_image", "over=op.over or h * w", "over=place.full[0] * h * w"
+        row_rules, "_over_the_image", "over=op.over or h * w", "over=place.full[0] * h * w"
     ),
     "statistics of the first image": _slip(
         band_rows.BandRows, "of_image", "(image, *(0", "(0, *(0"

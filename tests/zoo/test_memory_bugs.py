@@ -25,11 +25,16 @@ from ooctrain.execution.step_cache import StepCache
 fills_at_most = division_laws.test_the_parts_of_a_promise_fill_the_memory_at_most
 DIVISION_BUGS = {
     "the slab is not counted where all fits": (
-        "quickest", "self._sum_bytes(in_core) <= left",
+        "quickest",
+        "self._sum_bytes(in_core) <= left",
         "in_core.budget_bytes <= left",
     ),
-    "an arena as if there were no slab": ("_beside", "if over <= 0:", "if over <= host_bytes:"),
-}  # fmt: skip
+    "an arena as if there were no slab": (
+        "_within_slab",
+        "if over <= 0:",
+        "if over <= host_bytes:",
+    ),
+}
 PARTS_FORGOTTEN = {
     "batches are not counted": ("fixed_bytes", "self.batch_bytes + ", ""),
     "lists are not counted": ("fixed_bytes", "self.list_bytes + ", ""),
@@ -50,11 +55,14 @@ def plant_property(
 @pytest.mark.parametrize("bug", quick([*DIVISION_BUGS], 0))
 def test_a_division_that_exceeds_the_promise_is_seen(monkeypatch, bug):
     plant(monkeypatch, division._Division, *DIVISION_BUGS[bug])
-    if "_beside" in DIVISION_BUGS[bug]:
+    if "_within_slab" in DIVISION_BUGS[bug]:
         plant(
-            monkeypatch, division._Division, "_beside", "arena = left - host_bytes\n",
+            monkeypatch,
+            division._Division,
+            "_within_slab",
+            "arena = left - host_bytes\n",
             "arena = left\n",
-        )  # fmt: skip
+        )
     with pytest.raises(AssertionError):
         fills_at_most()
 
@@ -85,21 +93,30 @@ def test_an_arena_that_is_counted_only_where_it_is_mapped_is_seen(monkeypatch):
 @pytest.mark.skipif(held() is None, reason="no smaps_rollup here")
 def test_a_watch_that_forgets_is_seen(monkeypatch):
     plant(
-        monkeypatch, MemoryWatch, "look", "max(self.most_bytes, found.counted_bytes)",
+        monkeypatch,
+        MemoryWatch,
+        "look",
+        "max(self.most_bytes, found.counted_bytes)",
         "found.counted_bytes",
-    )  # fmt: skip
+    )
     with pytest.raises(AssertionError):
         count_laws.most_is_remembered()
 
 
 MOVED_TWICE = {
     "the arena takes all of its memory before values leave the host": (
-        sessions, "open_session", "slab, values is not None,", "slab, True,",
+        sessions,
+        "open_session",
+        "slab, values is not None,",
+        "slab, True,",
     ),
     "what has come home is still in the arena": (
-        BetweenSteps, "forget", "self.device.discard(address, hi - lo)", "pass",
+        BetweenSteps,
+        "forget",
+        "self.device.discard(address, hi - lo)",
+        "pass",
     ),
-}  # fmt: skip
+}
 
 
 @moving_laws.needs_memfd
@@ -125,52 +142,88 @@ known_later = promise_laws.test_a_step_whose_promise_knows_too_little_of_later_p
 bands_last = parts_laws.test_bands_are_tried_where_no_part_fits_without
 LEFT_BEHIND = {
     "what planning has left is not measured": (
-        left_is_promised, StepCache, "_measured", "self._left_bytes + held_here() - before", "0",
+        left_is_promised,
+        StepCache,
+        "_measured",
+        "self._left_bytes + held_here() - before",
+        "0",
     ),
     "what persists is known from the first step": (
-        promise_laws.test_slots_of_another_optimizer_are_counted, StepCache, "_promised",
-        "values_bytes=persisting, ", "",
+        promise_laws.test_slots_of_another_optimizer_are_counted,
+        StepCache,
+        "_promised",
+        "values_bytes=persisting, ",
+        "",
     ),
     "what persists is no part of the key": (
-        promise_laws.test_slots_of_another_optimizer_are_counted, Seen, "key",
-        "persisting = values_bytes(named_tensors(now.model, now.optimizer).values())", "pass",
+        promise_laws.test_slots_of_another_optimizer_are_counted,
+        Seen,
+        "key",
+        "persisting = values_bytes(named_tensors(now.model, now.optimizer).values())",
+        "pass",
     ),
     "the step is not planned again": (
-        left_is_promised, StepCache, "_promised", "if self._is_kept(found):", "if True:",
+        left_is_promised,
+        StepCache,
+        "_promised",
+        "if self._is_kept(found):",
+        "if True:",
     ),
     "a step is kept whose promise is too small by now": (
-        known_later, StepCache, "_measured", "if self._is_kept(step)}", "}",
+        known_later,
+        StepCache,
+        "_measured",
+        "if self._is_kept(step)}",
+        "}",
     ),
     "a refusal knows nothing of what looking for the least has left": (
-        promise_laws.test_a_refusal_names_a_memory_with_room_for_what_planning_leaves, StepCache,
-        "_promised", "if needed_bytes <= expected_lists_bytes(trace, own):", "if True:",
+        promise_laws.test_a_refusal_names_a_memory_with_room_for_what_planning_leaves,
+        StepCache,
+        "_promised",
+        "if needed_bytes <= expected_lists_bytes(trace, own):",
+        "if True:",
     ),
     "a refusal keeps the frames of planning": (
-        promise_laws.test_a_plan_that_was_refused_leaves_memory_too, StepCache, "add",
-        "copy.copy(refusal)", "refusal",
+        promise_laws.test_a_plan_that_was_refused_leaves_memory_too,
+        StepCache,
+        "add",
+        "copy.copy(refusal)",
+        "refusal",
     ),
     "bands before parts": (
-        lambda _: bands_last(True, parts_laws.BANDS_LAST), InParts, "of", "most, bands = ",
+        lambda _: bands_last(True, parts_laws.BANDS_LAST),
+        InParts,
+        "of",
+        "most, bands = ",
         "bands = True; most, _ = ",
     ),
-}  # fmt: skip
+}
 
 
 ADDS_UP = parts_laws.test_a_loss_that_parts_do_not_add_up_to_is_refused
 PARTS_BUGS = {
     "any loss that has a known term": (
-        lambda: ADDS_UP("a product of terms"), evaluation, "summed_terms",
-        "case Scale() | Reshape() | Sum():", "case Scale() | Reshape() | Sum() | Arithmetic():",
+        lambda: ADDS_UP("a product of terms"),
+        evaluation,
+        "summed_terms",
+        "case Scale() | Reshape() | Sum():",
+        "case Scale() | Reshape() | Sum() | Arithmetic():",
     ),
     "a constant counts once for each part": (
-        lambda: ADDS_UP("a constant beside a sum"), evaluation, "summed_terms",
-        "return None not in weights", "return True",
+        lambda: ADDS_UP("a constant beside a sum"),
+        evaluation,
+        "summed_terms",
+        "return None not in weights",
+        "return True",
     ),
     "what goes into a term is not looked at": (
-        lambda: ADDS_UP("a term that mixes samples"), InParts, "_apart",
-        "*(v for term in terms for v in term.ins[:2])", "",
+        lambda: ADDS_UP("a term that mixes samples"),
+        InParts,
+        "_apart",
+        "*(v for term in terms for v in term.ins[:2])",
+        "",
     ),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("bug", quick([*PARTS_BUGS], 0))

@@ -14,7 +14,7 @@ from dataclasses import replace
 import pytest
 
 from ooctrain.layers.regions import Insert
-from ooctrain.rewrite.tile import grid, rules, weave, writer
+from ooctrain.rewrite.tile import tile_rules, tiling, weave, writer
 from ooctrain.rewrite.tile.halo import Read, Span, extents, reach, split_evenly
 from ooctrain.step.op import Window
 
@@ -84,7 +84,7 @@ def _padding_at_grid_border(patch: pytest.MonkeyPatch) -> None:
         ends = [max(tile.target[axis].hi for tile in tiles) for axis in (0, 1)]
         return [replace(tile, reads=_unpadded(tile, ends)) for tile in tiles]
 
-    patch.setattr(grid, "make_tiles", make_tiles)
+    patch.setattr(tiling, "make_tiles", make_tiles)
 
 
 def _unpadded(tile, ends):
@@ -107,7 +107,7 @@ def _counted_twice(patch: pytest.MonkeyPatch) -> None:
         starts = range(0, rows, size)
         return tuple(Span(min(lo, rows - size), min(lo, rows - size) + size) for lo in starts)
 
-    patch.setattr(grid, "tile_spans", tile_spans)
+    patch.setattr(tiling, "tile_spans", tile_spans)
 
 
 def _halo_overwritten(patch: pytest.MonkeyPatch) -> None:
@@ -151,10 +151,10 @@ def _dropout_of_the_corner(patch: pytest.MonkeyPatch) -> None:
     from ooctrain.layers.dropout import Dropout
 
     table = {
-        **rules.RULES,
-        Dropout: rules.TileRule(rules.RULES[Dropout].windows, lambda op, at: op),
+        **tile_rules.RULES,
+        Dropout: tile_rules.TileRule(tile_rules.RULES[Dropout].windows, lambda op, at: op),
     }
-    patch.setattr(rules, "RULES", table)
+    patch.setattr(tile_rules, "RULES", table)
 
 
 def _remainder_dropped(patch: pytest.MonkeyPatch) -> None:
@@ -165,7 +165,7 @@ def _remainder_dropped(patch: pytest.MonkeyPatch) -> None:
         size = rows // min(parts, rows)
         return split_evenly(size * min(parts, rows), parts)
 
-    patch.setattr(grid, "tile_spans", tile_spans)
+    patch.setattr(tiling, "tile_spans", tile_spans)
 
 
 BUGS: dict[str, Plant] = {

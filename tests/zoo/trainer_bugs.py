@@ -18,22 +18,22 @@ from ooctrain.engine.eager import Storage
 from ooctrain.engine.tensor import Tensor
 from ooctrain.execution import residence
 from ooctrain.execution.executor import Session
-from ooctrain.execution.residence import Residence, Stay, Turns
+from ooctrain.execution.residence import OpenSession, Residence, Turns
 
 #: A turn is its thread's; here it is any thread's while one works.
 ANY_WORKER = "_worker == me:\n        yield", "_worker is not None:\n        yield"
 BUGS: dict[str, tuple[Any, ...]] = {
     "a trainer that closes writes values that another one has": (
         "any order",
-        (Stay, "_here", "if place.storage.holder is place", ""),
+        (OpenSession, "_here", "if place.storage.holder is place", ""),
         (Storage, "take_back", "if self.holder is not holder:", "if False:"),
     ),
     "a trainer fetches what is on the host, and not what another one has": (
         "any order",
-        (Stay, "take_over", "holder is not place", "holder is None"),
+        (OpenSession, "take_over", "holder is not place", "holder is None"),
     ),
     "a trainer goes on from its own values": (
-        "any order", (Residence, "session", "stay.take_over()", "pass"),
+        "any order", (Residence, "session", "current.take_over()", "pass"),
     ),
     "each trainer gives the tensors storages of its own, which end in each other": (
         "any order",
@@ -44,7 +44,7 @@ BUGS: dict[str, tuple[Any, ...]] = {
         "changes while it is fetched", (Storage, "lend", " or self.version != version", ""),
     ),
     "an evaluation counts as a change": (
-        "the tape", (Stay, "__init__", "s, v in changing", "s, True"),
+        "the tape", (OpenSession, "__init__", "s, v in changing", "s, True"),
     ),
     "a step is no change": ("the tape", (Session, "run_step", "self.steps += 1", "pass")),
     "the walker is the thread that opened the device": (
@@ -69,7 +69,7 @@ BUGS: dict[str, tuple[Any, ...]] = {
     ),
     "a dropped trainer gives the device back and forgets the values": (
         "dropped with values",
-        (Residence, "_open", "self._turns.end, stay.close", "self._turns.end, stay.abandon"),
+        (Residence, "_open", "self._turns.end, current.close", "self._turns.end, current.abandon"),
     ),
     "a device's threads keep it": (
         "a dropped device",
@@ -79,19 +79,19 @@ BUGS: dict[str, tuple[Any, ...]] = {
         "dropped in a look", (Turns, "_leave", "self._end()", "pass"),
     ),
     "an arena keeps its pages until all values are home": (
-        "home", (Stay, "close", "self.session.forget(place.variable)", "pass"),
+        "home", (OpenSession, "close", "self.session.forget(place.variable)", "pass"),
     ),
     "an arena keeps its pages while values come from the slab": (
-        "home from the slab", (Stay, "close", "self.session.forget_device()", "pass"),
+        "home from the slab", (OpenSession, "close", "self.session.forget_device()", "pass"),
     ),
     "values come from the slab before those of the arena": (
-        "home from the slab", (Stay, "close", "if place.variable in on_device]", "]"),
+        "home from the slab", (OpenSession, "close", "if place.variable in on_device]", "]"),
     ),
     "a fork closes its parent's device": (
-        "a fork", (Stay, "close", "self.closed or self.forked", "self.closed"),
+        "a fork", (OpenSession, "close", "self.closed or self.forked", "self.closed"),
     ),
     "a fork reads its parent's addresses": (
-        "a fork", (Stay, "expect_own_process", "if self.forked:", "if False:"),
+        "a fork", (OpenSession, "expect_own_process", "if self.forked:", "if False:"),
     ),
 }  # fmt: skip
 

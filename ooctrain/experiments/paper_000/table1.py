@@ -46,7 +46,7 @@ from ooctrain.sched.bounds.lp import fluid_bound
 from ooctrain.sched.budget import with_region
 from ooctrain.sched.planners.keep_all import KeepAll
 from ooctrain.sched.planners.registry import get_planner
-from ooctrain.sched.planning.question import Question, plan_beside
+from ooctrain.sched.planning.question import Question, plan_excluding
 from ooctrain.sched.schedule import Plan
 from ooctrain.sched.simulate import simulate
 from ooctrain.step.machine import Machine
@@ -245,7 +245,7 @@ def _as_trained(step: Trace, method: Method, physical_bytes: int, where: Machine
     granule = with_region(choice.granule, pinned)
     planner = get_planner(method.planner)
     try:
-        plan = plan_beside(planner, Question(pinned, physical_bytes, where, granule))
+        plan = plan_excluding(planner, Question(pinned, physical_bytes, where, granule))
     except Infeasible:
         return None
     reserved = reserved_peak(plan.schedule, plan.trace, choice)

@@ -29,7 +29,7 @@ class Part:
     """Rows of one image of a tensor, and the value that holds them, from its first row on.
 
     Args:
-        image: of the value; only a tensor that exists as a whole has more than image 0.
+        image: image of the value; only a tensor that exists as a whole has more than image 0.
     """
 
     rows: Span
@@ -42,16 +42,16 @@ class BandPass:
     """What one pass over the bands has made so far.
 
     Args:
-        phase: of its calls.
+        phase: phase of its calls.
         mark: part of the names of what is made once more.
         steps: its calls.
         parts: {tensor: rows of it that the band at work can read}.
         kept: {band: {tensor: its rows that this band gets from those that ran before}}.
         made: {image: {tensor: all its bands}}.
-        wholes: {tensor: the whole that its bands go into}, where somebody outside reads it.
+        wholes: {tensor: the whole that its bands go into}, where a call outside reads it.
         totals: {gradient: its sum over the bands so far}.
         by_call: {(call, band): its step}.
-        level: of the calls through which bands run now (`carried_totals.py`).
+        level: level of the calls through which bands run now (`carried_totals.py`).
         finished: tensors of earlier levels.
         states: {call that sums over all rows: its state so far}.
         vectors: {(vectors of all images, image): those of one}.

@@ -34,17 +34,17 @@ from ooctrain.rewrite.tile.offers import (
     tiled_as_offered,
 )
 from ooctrain.rewrite.tile.operators import operators_of
-from ooctrain.rewrite.tile.rules import obstacle
 from ooctrain.rewrite.tile.segment_costs import without_rule
 from ooctrain.rewrite.tile.sft_planner import check_untiled_too, with_tiling
+from ooctrain.rewrite.tile.tile_rules import obstacle
 from ooctrain.sched.budget import trace_minimum_bytes
 from ooctrain.sched.planners.belady import Belady
 from ooctrain.sched.planners.combined import Combined
 from ooctrain.sched.planners.prefix import Prefix
 from ooctrain.sched.planners.registry import get_planner
-from ooctrain.sched.planning.host_room import is_short_of_host
+from ooctrain.sched.planning.host_gaps import is_short_of_host
 from ooctrain.sched.planning.parameters import check_whole_numbers
-from ooctrain.sched.planning.planner import HOST_LACKS, Planner, call_need_bytes, remarked
+from ooctrain.sched.planning.planner import HOST_TOO_SMALL, Planner, call_need_bytes, remarked
 from ooctrain.sched.planning.question import Question
 from ooctrain.sched.schedule import BYTES, Granule, Plan
 from ooctrain.step.machine import Machine, call_durations_ns
@@ -53,7 +53,7 @@ from ooctrain.step.trace import Trace
 #: Plans that are compared once one has fitted; fewer of long lists.
 MORE_CHOICES, MORE_CALLS = 6, 20_000
 #: How finely `prefix` chooses where lists have up to `LONG_CALLS` calls, where more, and where more
-#: than `VERY_LONG`: each of those takes it five seconds and more, so nothing else is tried beside.
+#: than `VERY_LONG`: each of those takes it five seconds and more, so nothing else is tried.
 FINE, COARSE, COARSEST, LONG_CALLS, VERY_LONG = 16, 8, 2, 12_000, 50_000
 #: Of a step in which few calls run in bands: the most calls that are searched, and for how long if
 #: the question does not say; none where a plan takes at most so much longer than the calls do.
@@ -65,7 +65,8 @@ class Banded:
     """The fastest of some tilings.
 
     Args:
-        planner: of the lists, by name; "": `belady` and `prefix`, and `combined` where few calls
+        planner: planner of the lists, by name; "": `belady` and `prefix`, and `combined` where few
+        calls
             run in bands.
         untiled: whether the step as it is is one of the choices.
         choices: how many plans are compared; with 1 the first one is taken.
@@ -204,7 +205,7 @@ class _Attempts:
         self.offer: Offer | None = None
         self.refusals: list[Infeasible] = []
         self.failures: list[PartFailed] = []
-        self.made, self.calls, self.least, self.lacking = 0, 0, math.inf, False
+        self.made, self.calls, self.least, self.host_too_small = 0, 0, math.inf, False
         durations = call_durations_ns(question.trace, question.machine)
         self.untiled_us = sum(durations) / 1000
 
@@ -269,18 +270,18 @@ class _Attempts:
             if tiled is None or len(tiled.calls) > min(MOST_SEARCHED, MORE_CALLS - self.calls):
                 return
             asked = replace(self.question, trace=tiled)
-            self._take(asked.put_to(planner), asked, offer, planner)
+            self._take(asked.ask(planner), asked, offer, planner)
         except Infeasible:
             return
         except PartFailed as failure:
             self.failures.append(failure)
 
     def _lacks_host(self, offer: Offer) -> bool:
-        """Whether `belady`, who is asked first, would refuse since device and host together hold
+        """Whether `belady`, which runs first, would refuse since device and host together hold
         too little, and that would be no news. Mostly that is known before the tiled step is
         written; else what it needs is known from earlier questions about the step.
         """
-        question, known = self.question, self.best is not None or self.lacking
+        question, known = self.question, self.best is not None or self.host_too_small
         if not known or self.planner is not None or not is_short_of_host(question):
             return False
         assert question.host_budget_bytes is not None, "the host is short"
@@ -299,11 +300,11 @@ class _Attempts:
     def _ask(self, asked: Question, offer: Offer, planner: Planner) -> bool:
         """Whether a planner has a plan; the best is kept."""
         try:
-            plan = asked.put_to(planner)
+            plan = asked.ask(planner)
         except Infeasible as refusal:
             self.refusals.append(refusal)
-            if refusal.minimum_bytes == HOST_LACKS:
-                self.lacking = True
+            if refusal.minimum_bytes == HOST_TOO_SMALL:
+                self.host_too_small = True
             else:
                 self.least = min(self.least, refusal.minimum_bytes)
             return False

@@ -22,9 +22,9 @@ from ooctrain.rewrite.tile.frontier import (
     frontier_before,
     rounded,
 )
-from ooctrain.rewrite.tile.row_rules import SAME, RowRule
-from ooctrain.rewrite.tile.rules import obstacle, row_rule_of
+from ooctrain.rewrite.tile.row_rules import SAME, RowRule, row_rule_of
 from ooctrain.rewrite.tile.segment import check_untiled, choose_chain, named_calls
+from ooctrain.rewrite.tile.tile_rules import obstacle
 from ooctrain.step.machine import specs_of
 from ooctrain.step.trace import Call, Trace
 

@@ -9,8 +9,9 @@ then, so no halo is added up and each row is written once. Weight gradients sum 
 rows. A call that reads a sum over all rows, such as a norm, waits for all bands; such calls are a
 level of their own (`carried_totals.py`). With `again`, a band's forward calls run once more in
 backward, from the kept rows. Without it, backward reads what forward made, and the planner decides
-what to keep, to swap or to run again. Source: ours; docs/tiling.md. Read next:
-`tests/properties/test_bands.py`.
+what to keep, to swap or to run again. Tensors between bands then fall into blocks, so that they
+need never be whole (`read_blocks`). Source: ours; docs/tiling.md. Read next: `band_rows.py`,
+`carried_totals.py`; the law is `tests/properties/test_bands.py`.
 """
 
 from __future__ import annotations
@@ -49,14 +50,332 @@ from ooctrain.step.machine import specs_of
 from ooctrain.step.op import Op, Spec
 from ooctrain.step.trace import ITEM_BYTES, Call, Trace, Variable
 
-# Blocks: tensors between bands, inputs and results, as variables of one band each.
-#
-# The rewritten step has the same calls of bands, but these tensors need never be whole. A call
-# that reads rows of a whole tensor can read the same rows from the blocks of which it is made, or
-# from an input that is cut into blocks (`on_rows.py`). When no reader of the whole is left, it is
-# not put together. So an image, and the values computed from it, may be larger than the device,
-# and a planner moves block after block with its ordinary instructions. A reader without a row rule
-# keeps its whole. Source: ours; docs/tiling.md.
+#: {tensor: how calls read its rows, and over which rows they run}
+Readers = dict[int, list[tuple[AnyRead, Frontier]]]
+
+
+def weave_bands(trace: Trace, calls: BandedCalls, again: bool) -> Trace:
+    """The trace with these calls replaced by those of their bands.
+
+    Args:
+        again: write each band's forward calls into the backward pass once more.
+
+    Cost: O(calls of the trace + bands * these calls).
+    """
+    writer = TraceWriter(trace)
+    weaver = _BandWeaver(trace, calls, writer, again)
+    writer.copy(calls.before)
+    forward = weaver.forward()
+    writer.write(forward.steps)
+    writer.copy(calls.between)
+    backward = weaver.backward(forward)
+    writer.write(backward.steps, wanted=backward.results.values())
+    writer.copy(calls.after)
+    return read_blocks(writer.finish())
+
+
+def handed_over_bytes(trace: Trace, calls: BandedCalls, again: bool) -> int:
+    """What the step that `weave_bands` writes has to hold between the passes at least: what bands
+    make forward and read backward. All images have bands of the same sizes, so those of the first
+    one suffice, and nothing else is made.
+
+    Cost: O(bands of an image * these calls).
+    """
+    images = trace.variables[calls.forward[0].ins[0]].shape[0]
+    weaver = _BandWeaver(trace, calls, TraceWriter(trace), again, images=1)
+    forward = weaver.forward()
+    backward = weaver.backward(forward)
+    bands = [part for row in forward.made[0].values() for part in row]
+    kept = [part for row in forward.kept.values() for part in row.values()]
+    made = {value for step in forward.steps for value in step.outs}
+    made &= {part.value for part in (*bands, *kept)}
+    steps = alive(backward.steps, set(backward.results.values()))
+    read = {value for step in steps for value in step.ins}
+    return images * sum(value.spec.nbytes for value in made & read)
+
+
+class _BandWeaver:
+    """Makes the steps of the bands, pass by pass; band number image * T + t is band t of an
+    image.
+
+    Args:
+        images: number of images, from the first one on, whose bands are made; None: all.
+    """
+
+    def __init__(
+        self, trace: Trace, calls: BandedCalls, writer: TraceWriter, again: bool,
+        images: int | None = None,
+    ) -> None:  # fmt: skip
+        self.trace, self.calls, self.writer, self.again = trace, calls, writer, again
+        inside = (*calls.forward, *calls.backward)
+        ids = {call.id for call in inside}
+        self.inner = {v for call in inside for v in call.outs}
+        self.handed_out = set(trace.outputs.values()) | {
+            v for v in self.inner if not ids.issuperset(trace.readers[v])
+        }
+        self.levels = levels_of(calls.forward, calls.rules)
+        #: sums, and forward tensors that exist in all bands before backward
+        self.waiting = crossing(self.levels)
+        for call in calls.forward:
+            if calls.rules[call.id].reduces:
+                self.waiting.update(call.outs)
+        all_images = trace.variables[calls.forward[0].ins[0]].shape[0]
+        self.numbers = range((images or all_images) * calls.bands)
+        self.rows = BandRows(trace, writer, self.inner, all_images)
+
+    def _readers(self, calls: Iterable[Call]) -> Readers:
+        """For each tensor how these calls read its rows, and over which rows they run."""
+        found: Readers = {}
+        for call in calls:
+            for read, v in zip(self.calls.rules[call.id].reads, call.ins, strict=True):
+                if read is not None:
+                    found.setdefault(v, []).append((read, self.calls.rows[call.id]))
+        return found
+
+    # The two passes
+
+    def forward(self) -> BandPass:
+        """All bands in ascending order."""
+        run = BandPass("forward")
+        for level in self.levels:
+            readers = self._readers(level)
+            for band in self.numbers:
+                run.begin(band, band // self.calls.bands)
+                for call in level:
+                    self._run_call(run, call, band)
+                    if not self.calls.rules[call.id].reduces:
+                        for v in call.outs:
+                            self._keep_for_next(run, v, band, readers)
+            finish_level(run, level, self.writer)
+        self._hand_over(run)
+        return run
+
+    def backward(self, forward: BandPass) -> BandPass:
+        """All bands in descending order; with `again` each begins with its forward calls."""
+        run = BandPass("backward")
+        for level in levels_of(self.calls.backward, self.calls.rules):
+            readers = self._readers(level)
+            for band in reversed(self.numbers):
+                run.begin(band, band // self.calls.bands)
+                self._read_forward(run, forward, band)
+                if self.again:
+                    self._run_again(run, band, level, readers)
+                for call in level:
+                    of = call.forward_of
+                    self._run_call(
+                        run, call, band, None if of is None else forward.by_call.get((of, band))
+                    )
+                    if not self.calls.rules[call.id].reduces:
+                        self._keep_for_band_before(run, call.outs[0], band, readers)
+            run.kept.clear()
+            finish_level(run, level, self.writer)
+        self._hand_over(run)
+        return run
+
+    def _read_forward(self, run: BandPass, forward: BandPass, band: int) -> None:
+        """What forward made and left, and what it kept for this band."""
+        made = forward.made.get(band // self.calls.bands, {}).items()
+        run.parts |= {v: list(p) for v, p in made if v in self.waiting or not self.again}
+        for v, part in forward.kept.get(band, {}).items():
+            run.parts[v] = [*run.parts.get(v, []), part]
+
+    def _run_again(self, run: BandPass, band: int, level: Level, readers: Readers) -> None:
+        """The forward calls of a band once more, as far as this level reads what they compute: from
+        the rows that were kept for it, and from tensors that wait in bands.
+        """
+        mark = f".again{run.level or ''}"
+        once_more = BandPass("backward", mark, run.steps, run.parts, run.kept)
+        read = (v for call in level for v in call.ins)
+        for call in leading_to(self.calls.forward, read, self.waiting):
+            self._run_call(once_more, call, band)
+            for v in call.outs:
+                self._keep_for_band_before(once_more, v, band, readers)
+
+    # One call in one band
+
+    def _run_call(self, run: BandPass, call: Call, band: int, of: TileCall | None = None) -> None:
+        rule, frontier = self.calls.rules[call.id], self.calls.rows[call.id]
+        image, t = divmod(band, self.calls.bands)
+        rows = Span(frontier[t], frontier[t + 1])
+        if not rows.extent:
+            return
+        reads = [
+            None if read is None else read.read(rows, self.rows.extent(v))
+            for read, v in zip(rule.reads, call.ins, strict=True)
+        ]
+        if any(read is not None and not read.inside.extent for read in reads):
+            if run.phase == "forward":
+                raise ConfigError(
+                    f"rows {rows} of {call.name!r} read nothing but padding: no kernel runs on "
+                    "zero rows",
+                    code="OOC-113",
+                    fix="end the segment before it",
+                )
+            if not rule.reduces:
+                self._write_zeros(run, call, image, rows)
+            return
+        above, below = (0, 0) if reads[0] is None else (reads[0].pad_lo, reads[0].pad_hi)
+        full = self.trace.variables[call.outs[0]].shape
+        carried = isinstance(call.op, CARRIED)
+        if carried:
+            op: Op = carried_sum(self.trace, call, (image, rows.lo), call.id in run.states)
+        else:
+            op = rule.cut(call.op, RowPlace(image, rows, above, below, full))
+        images = [v for v, read in zip(call.ins, reads, strict=True) if read is not None]
+        in_pieces = not carried and self.rows.in_whole_groups(
+            [*images, *(() if rule.reduces else call.outs)]
+        )
+        sources = [
+            [(self.writer.value_of(v), None)]
+            if read is None
+            else self.rows.source(run, v, image, read.inside, in_pieces)
+            for v, read in zip(call.ins, reads, strict=True)
+        ]
+        for i in rule.of_image:
+            sources[i] = [(self.rows.of_image(run, call.ins[i], image), None)]
+        step = self._step(run, call, op, image, rows, sources)
+        step.of = of
+        run.by_call[call.id, band] = step
+
+    def _step(
+        self,
+        run: BandPass,
+        call: Call,
+        op: Op,
+        image: int,
+        rows: Span,
+        sources: Sequence[Sequence[Source]],
+    ) -> TileCall:
+        """The call of a band, on views of what it reads, its result next to rows that were kept."""
+        reduces = self.calls.rules[call.id].reduces
+        around = [] if reduces else self._neighbouring(run, call.outs[0], rows)
+        above = [part for part in around if part.rows.hi == rows.lo]
+        below = [part for part in around if part.rows.lo == rows.hi]
+        values = [value for source in sources for value, _ in source]
+        views = tuple(view for source in sources for _, view in source)
+        counts = tuple(map(len, sources)) if len(values) > len(sources) else ()
+        reuse = positions(call)
+        if isinstance(op, CarriedSum):
+            return self._carried_step(run, call, op, self.rows.label(image, rows), sources)
+        if around or any(views) or counts:
+            op, reuse = OnRows(op, views, bool(above), bool(below), counts), {}
+            values += [part.value for part in (*above, *below)]
+        specs = op.infer(*(value.spec for value in values))
+        held = [rows] * len(specs)
+        for part in around:
+            held[0] = Span(min(held[0].lo, part.rows.lo), max(held[0].hi, part.rows.hi))
+        if not reduces and any(h.extent != s.shape[-2] for h, s in zip(held, specs, strict=True)):
+            raise ConfigError(
+                f"the row rule of {call.name!r} is wrong: what it reads for rows {rows} gives "
+                f"{specs[0].shape[-2] - held[0].extent + rows.extent} rows",
+                code="OOC-113",
+                fix="rewrite/tile/row_rules.py; of an operation of your own: window, with_padding",
+            )
+        outs = tuple(
+            self.rows.value(v, run.mark + self.rows.label(image, span), spec)
+            for v, span, spec in zip(call.outs, held, specs, strict=True)
+        )
+        name = f"{call.name}{run.mark}{self.rows.label(image, rows)}"
+        step = TileCall(name, op, tuple(values), outs, run.phase, reuse)
+        run.steps.append(step)
+        for part in around:
+            run.parts[call.outs[0]].remove(part)
+        for v, span, value in zip(call.outs, held, outs, strict=True):
+            if reduces:
+                added = self.calls.rules[call.id].adds_images
+                add_part(run, self.writer, v, value, None if added else image)
+            else:
+                self._made(run, v, image, Part(span, value))
+        return step
+
+    def _carried_step(
+        self, run: BandPass, call: Call, sum_: CarriedSum, label: str,
+        sources: Sequence[Sequence[Source]],
+    ) -> TileCall:  # fmt: skip
+        """A sum that goes on where the band before has stopped."""
+        values, views = zip(*chain.from_iterable(sources), strict=True)
+        state = [run.states[call.id]] if sum_.goes_on else []
+        op: Op = OnRows(sum_, (*views, *(None for _ in state))) if any(views) else sum_
+        name = f"{call.name}{label}"
+        out = Value(f"{name}.state", Spec((sum_.state_bytes,), "uint8"), "stat")
+        ins, reuse = (*values, *state), {0: len(values)} if state else {}
+        step = TileCall(name, op, ins, (out,), run.phase, reuse)
+        run.steps.append(step)
+        run.states[call.id] = out
+        return step
+
+    def _neighbouring(self, run: BandPass, v: int, rows: Span) -> list[Part]:
+        """Kept rows of a tensor that end or begin where the band's own rows do.
+
+        None of what is computed again though it is there, for another output of its call.
+        """
+        if (run.phase == "forward" and not self.again) or (run.mark and v in self.waiting):
+            return []
+        parts = run.parts.get(v, [])
+        return [part for part in parts if part.rows.hi == rows.lo or part.rows.lo == rows.hi]
+
+    def _write_zeros(self, run: BandPass, call: Call, image: int, rows: Span) -> None:
+        """The gradient of rows that no window lies over."""
+        v, label = call.outs[0], self.rows.label(image, rows)
+        out = self.rows.value(v, label, self.rows.spec(v, rows))
+        run.write(f"{call.name}.fill{label}", Constant(0.0, out.spec.shape), (), out)
+        self._made(run, v, image, Part(rows, out))
+
+    def _made(self, run: BandPass, v: int, image: int, part: Part) -> None:
+        """Notes a band of a tensor; puts it into the whole where a call outside reads that."""
+        run.parts[v] = [*run.parts.get(v, []), part]
+        run.made.setdefault(image, {}).setdefault(v, []).append(part)
+        if v not in self.handed_out or run.mark:
+            return
+        if part.value.spec.shape == self.trace.variables[v].shape:
+            run.wholes[v] = part.value
+            return
+        if v not in run.wholes:
+            run.wholes[v], steps = zeros(self.writer.value_of(v))
+            run.steps += steps
+        whole, label = run.wholes[v], self.rows.label(image, part.rows)
+        run.wholes[v] = self.rows.value(v, label.replace("[", "[with ", 1), whole.spec)
+        op = Insert(start_of(whole.spec.shape, image, part.rows.lo))
+        op.infer(whole.spec, part.value.spec)  # raises ShapeError: rows beyond the whole
+        name = f"{self.trace.variables[v].name}.insert{label}"
+        outs = (run.wholes[v],)
+        run.steps.append(TileCall(name, op, (whole, part.value), outs, run.phase, {0: 0}))
+
+    def _hand_over(self, run: BandPass) -> None:
+        for v, value in run.results.items():
+            self.writer.becomes(v, value)
+
+    # Rows
+
+    def _keep_for_next(self, run: BandPass, v: int, band: int, readers: Readers) -> None:
+        """Keeps the rows made so far that forward calls of later bands read."""
+        image, t = divmod(band, self.calls.bands)
+        if t + 1 == self.calls.bands:
+            return
+        firsts = [
+            read.first(rows[t + 1], self.rows.extent(v))
+            for read, rows in readers.get(v, [])
+            if rows[t + 1] < rows[-1]
+        ]
+        made = self.calls.frontiers[v][t + 1]
+        self.rows.keep(run, v, image, Span(min(firsts, default=made), made), band + 1)
+
+    def _keep_for_band_before(self, run: BandPass, v: int, band: int, readers: Readers) -> None:
+        """Keeps the rows made so far, from the last one up, that backward calls of earlier bands
+        read.
+        """
+        image, t = divmod(band, self.calls.bands)
+        stops = [read.stop(rows[t], self.rows.extent(v)) for read, rows in readers.get(v, [])]
+        made = self.calls.frontiers[v][t]
+        self.rows.keep(run, v, image, Span(made, max(stops, default=made)), band - 1)
+
+
+# Blocks: tensors between bands, inputs and results, as variables of one band each. A call that
+# reads rows of a whole tensor can read the same rows from the blocks of which it is made, or from
+# an input that is cut into blocks (`on_rows.py`). When no reader of the whole is left, it is not
+# put together. So an image, and the values computed from it, may be larger than the device, and a
+# planner moves block after block with its ordinary instructions. A reader without a row rule keeps
+# its whole.
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,9 +393,9 @@ class Whole:
     """A tensor that can do without being whole.
 
     Args:
-        variable: that holds it.
-        blocks: that make it up, ascending.
-        makers: calls that put it together; none of an input.
+        variable: variable that holds it.
+        blocks: its blocks, ascending.
+        makers: calls that put it together; an input has none.
     """
 
     variable: int
@@ -265,323 +584,3 @@ def _reading_blocks(trace: Trace, call: Call, wholes: Mapping[int, Whole]) -> Ca
 
 def _workspace(trace: Trace, op: Op, ins: Sequence[Spec], outs: Sequence[Spec]) -> int:
     return TABLES[trace.device].workspace_bytes(op, ins, outs, trace.threads or 1)
-
-
-#: {tensor: how calls read its rows, and over which rows they run}
-Readers = dict[int, list[tuple[AnyRead, Frontier]]]
-
-
-def weave_bands(trace: Trace, calls: BandedCalls, again: bool) -> Trace:
-    """The trace with these calls replaced by those of their bands.
-
-    Args:
-        again: write each band's forward calls into the backward pass once more.
-
-    Cost: O(calls of the trace + bands * these calls).
-    """
-    writer = TraceWriter(trace)
-    weaver = _BandWeaver(trace, calls, writer, again)
-    writer.copy(calls.before)
-    forward = weaver.forward()
-    writer.write(forward.steps)
-    writer.copy(calls.between)
-    backward = weaver.backward(forward)
-    writer.write(backward.steps, wanted=backward.results.values())
-    writer.copy(calls.after)
-    return read_blocks(writer.finish())
-
-
-def handed_over_bytes(trace: Trace, calls: BandedCalls, again: bool) -> int:
-    """What the step that `weave_bands` writes has to hold between the passes at least: what bands
-    make forward and read backward. All images have bands of the same sizes, so those of the first
-    one tell, and nothing else is made.
-
-    Cost: O(bands of an image * these calls).
-    """
-    images = trace.variables[calls.forward[0].ins[0]].shape[0]
-    weaver = _BandWeaver(trace, calls, TraceWriter(trace), again, images=1)
-    forward = weaver.forward()
-    backward = weaver.backward(forward)
-    bands = [part for row in forward.made[0].values() for part in row]
-    kept = [part for row in forward.kept.values() for part in row.values()]
-    made = {value for step in forward.steps for value in step.outs}
-    made &= {part.value for part in (*bands, *kept)}
-    steps = alive(backward.steps, set(backward.results.values()))
-    read = {value for step in steps for value in step.ins}
-    return images * sum(value.spec.nbytes for value in made & read)
-
-
-class _BandWeaver:
-    """Makes the steps of the bands, pass by pass; band number image * T + t is band t of an
-    image.
-
-    Args:
-        images: of which bands are made, from the first one on; None: of all.
-    """
-
-    def __init__(
-        self, trace: Trace, calls: BandedCalls, writer: TraceWriter, again: bool,
-        images: int | None = None,
-    ) -> None:  # fmt: skip
-        self.trace, self.calls, self.writer, self.again = trace, calls, writer, again
-        inside = (*calls.forward, *calls.backward)
-        ids = {call.id for call in inside}
-        self.inner = {v for call in inside for v in call.outs}
-        self.handed_out = set(trace.outputs.values()) | {
-            v for v in self.inner if not ids.issuperset(trace.readers[v])
-        }
-        self.levels = levels_of(calls.forward, calls.rules)
-        #: sums, and forward tensors that exist in all bands before backward
-        self.waiting = crossing(self.levels)
-        for call in calls.forward:
-            if calls.rules[call.id].reduces:
-                self.waiting.update(call.outs)
-        all_images = trace.variables[calls.forward[0].ins[0]].shape[0]
-        self.numbers = range((images or all_images) * calls.bands)
-        self.rows = BandRows(trace, writer, self.inner, all_images)
-
-    def _readers(self, calls: Iterable[Call]) -> Readers:
-        """For each tensor how these calls read its rows, and over which rows they run."""
-        found: Readers = {}
-        for call in calls:
-            for read, v in zip(self.calls.rules[call.id].reads, call.ins, strict=True):
-                if read is not None:
-                    found.setdefault(v, []).append((read, self.calls.rows[call.id]))
-        return found
-
-    # The two passes
-
-    def forward(self) -> BandPass:
-        """All bands in ascending order."""
-        run = BandPass("forward")
-        for level in self.levels:
-            readers = self._readers(level)
-            for band in self.numbers:
-                run.begin(band, band // self.calls.bands)
-                for call in level:
-                    self._run_call(run, call, band)
-                    if not self.calls.rules[call.id].reduces:
-                        for v in call.outs:
-                            self._keep_for_next(run, v, band, readers)
-            finish_level(run, level, self.writer)
-        self._hand_over(run)
-        return run
-
-    def backward(self, forward: BandPass) -> BandPass:
-        """All bands in descending order; with `again` each begins with its forward calls."""
-        run = BandPass("backward")
-        for level in levels_of(self.calls.backward, self.calls.rules):
-            readers = self._readers(level)
-            for band in reversed(self.numbers):
-                run.begin(band, band // self.calls.bands)
-                self._read_forward(run, forward, band)
-                if self.again:
-                    self._run_again(run, band, level, readers)
-                for call in level:
-                    of = call.forward_of
-                    self._run_call(
-                        run, call, band, None if of is None else forward.by_call.get((of, band))
-                    )
-                    if not self.calls.rules[call.id].reduces:
-                        self._keep_for_band_before(run, call.outs[0], band, readers)
-            run.kept.clear()
-            finish_level(run, level, self.writer)
-        self._hand_over(run)
-        return run
-
-    def _read_forward(self, run: BandPass, forward: BandPass, band: int) -> None:
-        """What forward made and left, and what it kept for this band."""
-        made = forward.made.get(band // self.calls.bands, {}).items()
-        run.parts |= {v: list(p) for v, p in made if v in self.waiting or not self.again}
-        for v, part in forward.kept.get(band, {}).items():
-            run.parts[v] = [*run.parts.get(v, []), part]
-
-    def _run_again(self, run: BandPass, band: int, level: Level, readers: Readers) -> None:
-        """The forward calls of a band once more, as far as this level reads what they compute: from
-        the rows that were kept for it, and from tensors that wait in bands.
-        """
-        mark = f".again{run.level or ''}"
-        once_more = BandPass("backward", mark, run.steps, run.parts, run.kept)
-        read = (v for call in level for v in call.ins)
-        for call in leading_to(self.calls.forward, read, self.waiting):
-            self._run_call(once_more, call, band)
-            for v in call.outs:
-                self._keep_for_band_before(once_more, v, band, readers)
-
-    # One call in one band
-
-    def _run_call(self, run: BandPass, call: Call, band: int, of: TileCall | None = None) -> None:
-        rule, frontier = self.calls.rules[call.id], self.calls.rows[call.id]
-        image, t = divmod(band, self.calls.bands)
-        rows = Span(frontier[t], frontier[t + 1])
-        if not rows.extent:
-            return
-        reads = [
-            None if read is None else read.read(rows, self.rows.extent(v))
-            for read, v in zip(rule.reads, call.ins, strict=True)
-        ]
-        if any(read is not None and not read.inside.extent for read in reads):
-            if run.phase == "forward":
-                raise ConfigError(
-                    f"rows {rows} of {call.name!r} read nothing but padding: no kernel runs on "
-                    "zero rows",
-                    code="OOC-113",
-                    fix="end the segment before it",
-                )
-            if not rule.reduces:
-                self._write_zeros(run, call, image, rows)
-            return
-        above, below = (0, 0) if reads[0] is None else (reads[0].pad_lo, reads[0].pad_hi)
-        full = self.trace.variables[call.outs[0]].shape
-        carried = isinstance(call.op, CARRIED)
-        if carried:
-            op: Op = carried_sum(self.trace, call, (image, rows.lo), call.id in run.states)
-        else:
-            op = rule.cut(call.op, RowPlace(image, rows, above, below, full))
-        images = [v for v, read in zip(call.ins, reads, strict=True) if read is not None]
-        in_pieces = not carried and self.rows.in_whole_groups(
-            [*images, *(() if rule.reduces else call.outs)]
-        )
-        sources = [
-            [(self.writer.value_of(v), None)]
-            if read is None
-            else self.rows.source(run, v, image, read.inside, in_pieces)
-            for v, read in zip(call.ins, reads, strict=True)
-        ]
-        for i in rule.of_image:
-            sources[i] = [(self.rows.of_image(run, call.ins[i], image), None)]
-        step = self._step(run, call, op, image, rows, sources)
-        step.of = of
-        run.by_call[call.id, band] = step
-
-    def _step(
-        self,
-        run: BandPass,
-        call: Call,
-        op: Op,
-        image: int,
-        rows: Span,
-        sources: Sequence[Sequence[Source]],
-    ) -> TileCall:
-        """The call of a band, on views of what it reads, its result beside rows that were kept."""
-        reduces = self.calls.rules[call.id].reduces
-        beside = [] if reduces else self._beside(run, call.outs[0], rows)
-        above = [part for part in beside if part.rows.hi == rows.lo]
-        below = [part for part in beside if part.rows.lo == rows.hi]
-        values = [value for source in sources for value, _ in source]
-        views = tuple(view for source in sources for _, view in source)
-        counts = tuple(map(len, sources)) if len(values) > len(sources) else ()
-        reuse = positions(call)
-        if isinstance(op, CarriedSum):
-            return self._carried_step(run, call, op, self.rows.label(image, rows), sources)
-        if beside or any(views) or counts:
-            op, reuse = OnRows(op, views, bool(above), bool(below), counts), {}
-            values += [part.value for part in (*above, *below)]
-        specs = op.infer(*(value.spec for value in values))
-        held = [rows] * len(specs)
-        for part in beside:
-            held[0] = Span(min(held[0].lo, part.rows.lo), max(held[0].hi, part.rows.hi))
-        if not reduces and any(h.extent != s.shape[-2] for h, s in zip(held, specs, strict=True)):
-            raise ConfigError(
-                f"the row rule of {call.name!r} is wrong: what it reads for rows {rows} gives "
-                f"{specs[0].shape[-2] - held[0].extent + rows.extent} rows",
-                code="OOC-113",
-                fix="rewrite/tile/row_rules.py; of an operation of your own: window, with_padding",
-            )
-        outs = tuple(
-            self.rows.value(v, run.mark + self.rows.label(image, span), spec)
-            for v, span, spec in zip(call.outs, held, specs, strict=True)
-        )
-        name = f"{call.name}{run.mark}{self.rows.label(image, rows)}"
-        step = TileCall(name, op, tuple(values), outs, run.phase, reuse)
-        run.steps.append(step)
-        for part in beside:
-            run.parts[call.outs[0]].remove(part)
-        for v, span, value in zip(call.outs, held, outs, strict=True):
-            if reduces:
-                added = self.calls.rules[call.id].adds_images
-                add_part(run, self.writer, v, value, None if added else image)
-            else:
-                self._made(run, v, image, Part(span, value))
-        return step
-
-    def _carried_step(
-        self, run: BandPass, call: Call, sum_: CarriedSum, label: str,
-        sources: Sequence[Sequence[Source]],
-    ) -> TileCall:  # fmt: skip
-        """A sum that goes on where the band before has stopped."""
-        values, views = zip(*chain.from_iterable(sources), strict=True)
-        state = [run.states[call.id]] if sum_.goes_on else []
-        op: Op = OnRows(sum_, (*views, *(None for _ in state))) if any(views) else sum_
-        name = f"{call.name}{label}"
-        out = Value(f"{name}.state", Spec((sum_.state_bytes,), "uint8"), "stat")
-        ins, reuse = (*values, *state), {0: len(values)} if state else {}
-        step = TileCall(name, op, ins, (out,), run.phase, reuse)
-        run.steps.append(step)
-        run.states[call.id] = out
-        return step
-
-    def _beside(self, run: BandPass, v: int, rows: Span) -> list[Part]:
-        """Kept rows of a tensor that end or begin where the band's own rows do.
-
-        None of what is computed again though it is there, for another output of its call.
-        """
-        if (run.phase == "forward" and not self.again) or (run.mark and v in self.waiting):
-            return []
-        parts = run.parts.get(v, [])
-        return [part for part in parts if part.rows.hi == rows.lo or part.rows.lo == rows.hi]
-
-    def _write_zeros(self, run: BandPass, call: Call, image: int, rows: Span) -> None:
-        """The gradient of rows that no window lies over."""
-        v, label = call.outs[0], self.rows.label(image, rows)
-        out = self.rows.value(v, label, self.rows.spec(v, rows))
-        run.write(f"{call.name}.fill{label}", Constant(0.0, out.spec.shape), (), out)
-        self._made(run, v, image, Part(rows, out))
-
-    def _made(self, run: BandPass, v: int, image: int, part: Part) -> None:
-        """Notes a band of a tensor; puts it into the whole where somebody outside reads that."""
-        run.parts[v] = [*run.parts.get(v, []), part]
-        run.made.setdefault(image, {}).setdefault(v, []).append(part)
-        if v not in self.handed_out or run.mark:
-            return
-        if part.value.spec.shape == self.trace.variables[v].shape:
-            run.wholes[v] = part.value
-            return
-        if v not in run.wholes:
-            run.wholes[v], steps = zeros(self.writer.value_of(v))
-            run.steps += steps
-        whole, label = run.wholes[v], self.rows.label(image, part.rows)
-        run.wholes[v] = self.rows.value(v, label.replace("[", "[with ", 1), whole.spec)
-        op = Insert(start_of(whole.spec.shape, image, part.rows.lo))
-        op.infer(whole.spec, part.value.spec)  # raises ShapeError: rows beyond the whole
-        name = f"{self.trace.variables[v].name}.insert{label}"
-        outs = (run.wholes[v],)
-        run.steps.append(TileCall(name, op, (whole, part.value), outs, run.phase, {0: 0}))
-
-    def _hand_over(self, run: BandPass) -> None:
-        for v, value in run.results.items():
-            self.writer.becomes(v, value)
-
-    # Rows
-
-    def _keep_for_next(self, run: BandPass, v: int, band: int, readers: Readers) -> None:
-        """Keeps the rows made so far that forward calls of later bands read."""
-        image, t = divmod(band, self.calls.bands)
-        if t + 1 == self.calls.bands:
-            return
-        firsts = [
-            read.first(rows[t + 1], self.rows.extent(v))
-            for read, rows in readers.get(v, [])
-            if rows[t + 1] < rows[-1]
-        ]
-        made = self.calls.frontiers[v][t + 1]
-        self.rows.keep(run, v, image, Span(min(firsts, default=made), made), band + 1)
-
-    def _keep_for_band_before(self, run: BandPass, v: int, band: int, readers: Readers) -> None:
-        """Keeps the rows made so far, from the last one up, that backward calls of earlier bands
-        read.
-        """
-        image, t = divmod(band, self.calls.bands)
-        stops = [read.stop(rows[t], self.rows.extent(v)) for read, rows in readers.get(v, [])]
-        made = self.calls.frontiers[v][t]
-        self.rows.keep(run, v, image, Span(made, max(stops, default=made)), band - 1)

@@ -134,7 +134,7 @@ class CarriedTotal(Op):
         return (mean, 1 / np.sqrt(var + self.op.eps), var)[: len(self.outs)]
 
     def workspace_bytes(self, ins: Sequence[Spec], outs: Sequence[Spec], threads: int) -> int:
-        """Room for variances that nobody asks for."""
+        """Memory for variances that are not wanted."""
         return whole_lines(outs[0].nbytes) if isinstance(self.op, InstanceNormStats) else 0
 
     def cuda_workspace_bytes(self, ins: Sequence[Spec], outs: Sequence[Spec]) -> int:
@@ -161,7 +161,7 @@ def state_bytes(op: Op, ins: Sequence[Spec], outs: Sequence[Spec], device: str) 
     A trace for a GPU can be run by the cpu's kernels too, as tests do: there is room for both.
 
     Args:
-        ins, outs: of the untiled call.
+        ins, outs: those of the untiled call.
     """
     n, c = ins[0].shape[:2]
     images = n if isinstance(op, OF_IMAGES) else 1

@@ -1,7 +1,13 @@
-"""The calls of a carried sum: of a band's rows, and the total when all bands have run.
+"""Levels: bands follow each other up to a sum over all rows, which must be complete before the
+next.
 
-The end of a level turns the states of its sums into totals; from then on the totals stand for the
-results of the untiled calls. Read next: `bands.py`.
+The calls of a segment are sorted into levels by their row rules. Bands go through the calls of one
+level; a call that reads a sum over all rows belongs to the next level, which starts when all bands
+have gone through this one. The end of a level turns the states of its sums into totals; from then
+on the totals stand for the results of the untiled calls. Between two levels all bands of a tensor
+exist, and a planner decides which of them are kept, swapped or computed again. A norm in training
+mode is such a sum going forward, and another going backward. Recomputation knows the statistics and
+has no barrier. Source: ours; docs/tiling.md. Read next: `bands.py`.
 """
 
 from __future__ import annotations
@@ -16,16 +22,6 @@ from ooctrain.rewrite.tile.writer import TileCall, TraceWriter, Value, add_up, z
 from ooctrain.step.machine import specs_of
 from ooctrain.step.op import Spec
 from ooctrain.step.trace import Call, Trace
-
-# Barriers: calls that can begin only when a sum over all rows is complete.
-#
-# The calls of a segment are sorted into levels by their row rules. Bands follow each other through
-# the calls of one level; a call that reads a sum over all rows belongs to the next level, which
-# starts when all bands have gone through this one. Between two levels all bands of a tensor exist,
-# and a planner decides which of them are kept, swapped or computed again. A norm in training mode
-# is such a sum going forward, and another going backward. Recomputation knows the statistics and
-# has no barrier. Source: ours; docs/tiling.md.
-
 
 #: Calls through which bands run together.
 Level = tuple[Call, ...]
@@ -75,7 +71,7 @@ def add_part(run: BandPass, writer: TraceWriter, v: int, part: Value, image: int
     """Adds a band's part of a sum over rows to the sum over all bands.
 
     Args:
-        image: to which the sum belongs; None: to all.
+        image: the image of the sum; None: all.
     """
     if image is None or writer.trace.variables[v].shape[0] == 1:
         add_up(v, part, run.steps, run.totals, run.phase)

@@ -44,7 +44,7 @@ _NO_WINDOWS: Mapping[int, Window] = MappingProxyType({})
 
 @dataclass(frozen=True, slots=True)
 class TensorLoops:
-    """A tensor beside an operation (listing 1's EdgeMeta).
+    """A tensor that an operation reads or writes (listing 1's EdgeMeta).
 
     Args:
         loops: for each dimension the loop that indexes it, or `WHOLE`.
@@ -73,7 +73,7 @@ class LoopNest:
     Args:
         loops: the iteration space of table 3.
         ins: for each input; None: a weight, which does not flow through the graph (figure 6).
-        out: of the outputs, which all have the same dimensions.
+        out: dimensions of the outputs, which all have the same dimensions.
     """
 
     loops: tuple[str, ...]

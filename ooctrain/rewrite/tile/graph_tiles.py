@@ -1,17 +1,17 @@
-"""Tiles of rows of a graph with forks and joins, which compute their halos again.
+"""Tiles of rows of a graph that forks or joins, each of which computes its halo again.
 
 The given calls of a trace run tile by tile. A tile is a share of the rows of everything that others
 read: of the segment's output forward, of the gradient of its input and of the sums of weight
-gradients backward. From there calls are asked from the last to the first which rows they have to
-write, and of what several read the union of the rows is made: listing 4, on row rules, so that
-backward calls take part like forward ones. Backward, the paper's gather, therefore has a double
-halo: gradients of the rows that the tile's own gradient gathers, and forward values of the rows
-that those read. In exchange each gradient row is made by one call from all its terms, and has the
-untiled bits; only weight gradients are sums over tiles.
+gradients backward. From there the rows that each call has to write follow from the last call to the
+first; where several calls read a tensor, the union of their rows is made: listing 4, on row rules,
+so that backward calls take part like forward ones. Backward, the paper's gather, therefore has a
+double halo: gradients of the rows that the tile's own gradient gathers, and forward values of the
+rows that those read. In exchange each gradient row is made by one call from all its terms, and has
+the untiled bits; only weight gradients are sums over tiles.
 
 Source: paper 003, sections 4.2 and 4.3, listing 4, figure 7. Departure: rows alone are cut; chains
-are cut in columns too (`weave.py`). Read next: `banded_calls.py`, which finds the calls,
-and `bands.py`, which computes no halo twice.
+are cut in columns too (`weave.py`). Read next: `banded_calls.py`, which finds the calls, and
+`bands.py`, which computes no halo twice.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class _Demand:
     """What one tile has to compute.
 
     Args:
-        rows: {variable: its rows that somebody reads}.
+        rows: {variable: its rows that are read}.
         runs: {call: rows that it runs over}.
     """
 
@@ -150,7 +150,7 @@ class _GraphWeaver:
         return forward if phase == "forward" else (*forward, *self.calls.backward)
 
     def demand(self, phase: Phase, tile: int) -> _Demand:
-        """Which rows the calls of a pass run over for one tile, asked from the last call on."""
+        """Which rows the calls of a pass run over for one tile, from the last call to the first."""
         found = _Demand()
         for call in reversed(self._of(phase)):
             outs = [v for v in call.outs if phase == "forward" or v not in self.stored]
@@ -193,7 +193,7 @@ class _GraphWeaver:
         ]
 
     def _that_read(self, call: Call, rows: Span) -> tuple[Span, list[Read | None]]:
-        """These rows, and if they read nothing but padding, more beside them, so that something is
+        """These rows, and if they read nothing but padding, more around them, so that something is
         read: no kernel runs on zero rows.
         """
         most = self.rows_of(call)
@@ -244,7 +244,7 @@ class _GraphWeaver:
                 self._hand_out(run, v, image, Part(span, value), label)
 
     def _hand_out(self, run: BandPass, v: int, image: int, part: Part, label: str) -> None:
-        """Puts the rows of a tile into the whole where somebody outside reads that."""
+        """Puts the rows of a tile into the whole where a call outside reads that."""
         if v not in self.handed_out:
             return
         if v not in run.wholes:

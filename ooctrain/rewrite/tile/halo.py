@@ -95,9 +95,9 @@ def chain_reads(outputs: Span, windows: Sequence[Window], extent: int) -> tuple[
     """What each layer of a chain reads so that the last one can write `outputs`.
 
     Args:
-        outputs: of the last layer.
-        windows: of the layers, first one first.
-        extent: of the input of the first layer.
+        outputs: rows of the last layer.
+        windows: one for each layer, first one first.
+        extent: extent of the first layer's input.
 
     Returns:
         One `Read` per layer; `result[i + 1].inside` is exactly what layer i has to write.

@@ -1,11 +1,11 @@
-"""Bands for one budget of the device and one of the host: some run again, the others are moved.
+"""Bands for a device budget next to a host budget: some run again, the others are moved.
 
 A segment whose forward calls run again stores its border and the rows that bands keep. One whose
 calls run once stores all that backward reads, and takes longer where that travels for longer than
 it is computed. Both memories together hold what all segments store, and the device alone the room
 of the one at work. So one dynamic programme over segments, kinds and heights finds the least time,
-and only its result is written out and planned. What `choose.py` offers knows neither budget,
-so that the least budget of all offers is the same for all; this finds only faster plans. So does
+and only its result is written out and planned. What `choose.py` offers knows neither budget, so
+that the least budget of all offers is the same for all; this finds only faster plans. So does
 `sparing`: where room is left, the last layer of a segment need not run again either.
 
 A planner that may move parameters, too, keeps nothing on the device but what the call at work
@@ -13,7 +13,7 @@ needs. For such a planner a step has to be tiled only where single calls are wid
 VGG-19's ten first layers, in a quarter of its memory, and not the others behind them. So
 `few_tilings` counts nothing that lasts against the budget, and calls as well as work.
 
-Source: ours. Read next: `banded.py`, which asks for these once another choice has fitted.
+Source: ours. Read next: `banded.py`, which tries these once another choice has fitted.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ from ooctrain.sched.budget import lasting_bytes
 from ooctrain.sched.planning.question import Question
 from ooctrain.units import format_bytes
 
-#: Shares of both budgets for which it is asked: estimates are no ledger.
+#: Shares of both budgets that are tried: estimates are less exact than a ledger.
 SHARES = (1.0, 0.85)
-#: Likewise for what is too wide alone: what is barely wide enough leaves no room beside it.
+#: Likewise for what is too wide alone: what is barely narrow enough leaves no room for more.
 SHARES_OF_WIDE = (1.0, 0.75, 0.5)
 
 
@@ -99,7 +99,7 @@ def sparing(operators: Operators, times: OperatorTimes, offer: Offer) -> Offer |
     """The same offer, but the last layer with weights of each segment that runs again does not.
 
     Its result is stored instead, which is more than what the segment would store behind a pooling;
-    what follows it in the segment runs once, in as many bands. None where there is no such layer.
+    what follows it in the segment runs once, in as many bands. None: no such layer.
     """
     places = {call.name: place for place, call in enumerate(operators.calls)}
     names, saved_ns = list[str](), 0

@@ -17,9 +17,9 @@ from typing import Literal, get_args
 from ooctrain.errors import ConfigError, Infeasible, failing_as
 from ooctrain.rewrite.pin_small import pin_again
 from ooctrain.rewrite.tile import tile_by_name
-from ooctrain.rewrite.tile.grid import least_alive_bytes, parse_name
 from ooctrain.rewrite.tile.operators import Operators
-from ooctrain.sched.planning.planner import HOST_LACKS
+from ooctrain.rewrite.tile.tiling import least_alive_bytes, parse_name
+from ooctrain.sched.planning.planner import HOST_TOO_SMALL
 from ooctrain.sched.planning.residency import alive_bytes
 from ooctrain.step.machine import Machine, call_durations_ns
 from ooctrain.step.trace import Trace
@@ -37,7 +37,7 @@ class Offer:
         rewrites: names of tilings, in order; none: the step as it is.
         work: predicted computing time, that of the untiled step being 1.
         kept_bytes: rows that bands keep for each other, all together.
-        need_bytes: for which it is estimated; 0: nobody has estimated it.
+        need_bytes: estimated need; 0: not estimated.
         moves: what has to leave the device between the passes for that to suffice: "nothing",
             "borders" of segments and kept rows, or "all" that backward reads.
         why: what speaks for it.
@@ -102,7 +102,7 @@ def forget_tilings() -> None:
 
 def tiled_as_offered(trace: Trace, offer: Offer) -> Trace | None:
     """The step as tiled by an offer; None where the rewrite refuses: an offer looks at forward
-    calls, and somebody may have joined backward ones, or read what lies inside.
+    calls, and a rewrite may have joined backward ones, or read what lies inside.
     """
     try:
         return tiled_by(trace, offer.rewrites)
@@ -116,7 +116,7 @@ class OperatorTimes:
 
     Args:
         forward, backward: in nanoseconds, by place.
-        total: of all calls of the step.
+        total: sum over all calls of the step.
     """
 
     forward: tuple[int, ...]
@@ -149,14 +149,15 @@ def nothing_fits(
     """The refusal of a planner that has tried all tilings.
 
     Args:
-        refusals: of the planners of the tiled steps.
+        refusals: those of the planners of the tiled steps.
         obstacles: {call that no tile can contain: why}.
     """
-    lacking = [refusal for refusal in refusals if refusal.minimum_bytes == HOST_LACKS]
-    if lacking:  # the device would do
+    host_refusals = [r for r in refusals if r.minimum_bytes == HOST_TOO_SMALL]
+    if host_refusals:  # the device would do
         return Infeasible(
             f"planner {planner!r} finds no tiling that the host's memory suffices for",
-            minimum_bytes=HOST_LACKS, numbers=lacking[0].numbers, fix=lacking[0].fix,
+            minimum_bytes=HOST_TOO_SMALL, numbers=host_refusals[0].numbers,
+            fix=host_refusals[0].fix,
         )  # fmt: skip
     least = min(refusals, key=lambda refusal: refusal.minimum_bytes)
     missing = "; ".join(f"{call!r}: {why}" for call, why in list(obstacles.items())[:2])

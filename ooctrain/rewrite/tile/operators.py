@@ -26,7 +26,7 @@ class Operators:
         trace: theirs.
         calls: in their order.
         before, after: for each the places of those whose outputs it reads, and of its readers.
-        leaves: for each whether anybody else reads its output, such as the loss.
+        leaves: for each whether its output is also read elsewhere, by the loss for example.
     """
 
     trace: Trace
@@ -54,7 +54,7 @@ def operators_of(trace: Trace) -> Operators:
     """The forward operators of a step; left out are calls that change a state, and those that read
     parameters and running statistics alone: nothing flows through them.
 
-    A step that is tiled already has operators of tiles, which nobody can name as ends of a segment
+    A step that is tiled already has operators of tiles, which cannot be named as ends of a segment
     (their names have colons): `nameable` says so.
     """
     calls = tuple(

@@ -1,40 +1,122 @@
-"""Row rules: which rows of its inputs an operation reads, forward and backward operations alike.
+"""Row rules: which rows of its inputs each operation reads, backward operations included.
 
-An operation and the shapes of its inputs give its `RowRule`, data without any call of the network.
-An operation runs over rows: those of its output, or, where it sums over rows (a weight gradient),
-those of the gradient that it sums. For each input one relation gives the rows that a row reads: the
-window that lies over it, or, for the gradient of a windowed operation, all outputs whose windows
-lie over it. The same kernels then compute a band of rows, padded above and below by the rows that,
-by this relation, lie outside. Source: paper 003, section 4.1, whose table 3 has such maps for
-forward operations. Read next: `frontier.py`, then `bands.py`.
+An operation and the shapes of its inputs give its `RowRule`, data without any call of the network
+(`row_rule_of`). An operation runs over rows: those of its output, or, where it sums over rows (a
+weight gradient), those of the gradient that it sums. For each input one relation gives the rows
+that a row reads: the window that lies over it, or, for the gradient of a windowed operation, all
+outputs whose windows lie over it. The same kernels then compute a band of rows, padded above and
+below by the rows that, by this relation, lie outside. Rules stand in three tables; a user's own
+operation states its windows and needs no table. Source: paper 003, section 4.1, whose table 3 has
+such maps for forward operations; the others are ours, docs/tiling.md. Read next: `frontier.py`,
+then `bands.py`.
 """
 
 from __future__ import annotations
 
+import math
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from ooctrain.layers.arithmetic import Arithmetic
+from ooctrain.layers.batch_norm import (
+    BatchNormApply,
+    BatchNormGradApply,
+    BatchNormGradReduce,
+    BatchNormStats,
+)
 from ooctrain.layers.combine import Concat
 from ooctrain.layers.conv2d import Conv2d, Conv2dGradInput, Conv2dGradWeight
 from ooctrain.layers.conv_transpose import ConvTranspose2d
 from ooctrain.layers.dropout import Dropout
+from ooctrain.layers.instance_norm import (
+    InstanceNormApply,
+    InstanceNormGradApply,
+    InstanceNormGradReduce,
+    InstanceNormStats,
+)
 from ooctrain.layers.layout import Pad
-from ooctrain.layers.pooling import AvgPool2d, AvgPool2dGrad, MaxPool2d, MaxPool2dGrad
-from ooctrain.layers.reduction import ChannelSum
+from ooctrain.layers.losses import (
+    ClassLossGrad,
+    ErrorEach,
+    ErrorEachGrad,
+    MeanError,
+    MeanErrorGrad,
+    SoftmaxCrossEntropyGrad,
+    TotalLoss,
+    ValueLoss,
+    ValueLossGrad,
+    WeightedCrossEntropy,
+    WeightedCrossEntropyGrad,
+)
+from ooctrain.layers.pooling import (
+    AdaptiveAvgPool2d,
+    AdaptiveAvgPool2dGrad,
+    AvgPool2d,
+    AvgPool2dGrad,
+    MaxPool2d,
+    MaxPool2dGrad,
+)
+from ooctrain.layers.reduction import ChannelSum, Spread, Sum
 from ooctrain.layers.regions import Slice
 from ooctrain.layers.resampling import Upsample, UpsampleGrad
 from ooctrain.rewrite.tile.halo import Read, Span, reach, read_span
 from ooctrain.step.op import Op, Spec, Window
 
-# Which rows a resized image reads: of the nearest pixel, or between two rows.
-#
-# The numbers of rows before and after and the mode tell which rows a row reads, and which rows
-# read a row. Row o lies at o H / OH among the rows from which it is made, for any H and OH. So the
-# rows read neither begin nor end at multiples of a stride, but their borders never decrease with
-# o, and frontiers need no more. A band knows its place in the whole image, so it has the whole
-# image's weights. Source: ours; docs/tiling.md.
+
+@dataclass(frozen=True, slots=True)
+class RowsRead:
+    """Which rows of one input a row reads.
+
+    Args:
+        window: row o lies over rows [o s - p, o s - p + reach).
+        gathers: the other way round: row r reads all rows o whose windows lie over r.
+    """
+
+    window: Window = field(default_factory=Window)
+    gathers: bool = False
+
+    @property
+    def overlap(self) -> int:
+        """Rows that two neighbouring bands read."""
+        return max(reach(self.window) - self.window.stride, 0)
+
+    def read(self, rows: Span, extent: int) -> Read:
+        """What `rows` read of an input of `extent` rows, and how many rows the window stands out
+        above and below it.
+        """
+        return (
+            self._gathered(rows, extent) if self.gathers else read_span(rows, self.window, extent)
+        )
+
+    def first(self, row: int, extent: int) -> int:
+        """The first row that `row` and all later ones read."""
+        return self.read(Span(row, row + 1), extent).inside.lo
+
+    def stop(self, row: int, extent: int) -> int:
+        """One past the last row that all rows before `row` read; 0 where there are none."""
+        return self.read(Span(row - 1, row), extent).inside.hi if row > 0 else 0
+
+    def _gathered(self, rows: Span, outputs: int) -> Read:
+        """Of `outputs` rows those whose windows lie over `rows`.
+
+        A row between two windows (kernel < stride) belongs to the window before it, whose gradient
+        is then read for nothing: padding must not be negative.
+        """
+        w = self.window
+        touching = -((reach(w) - 1 - w.pad_lo - rows.lo) // w.stride)
+        lo = max(0, min(touching, (rows.lo + w.pad_lo) // w.stride))
+        hi = min(outputs, (rows.hi - 1 + w.pad_lo) // w.stride + 1)
+        above = rows.lo - (lo * w.stride - w.pad_lo)
+        below = (hi - 1) * w.stride - w.pad_lo + reach(w) - rows.hi
+        return Read(Span(lo, hi), above, max(below, 0))
+
+
+# A resized image: its rows are those of the nearest pixel, or between two rows. Row o lies at o H /
+# OH among the rows from which it is made, for any H and OH. So the rows read neither begin nor end
+# at multiples of a stride, but their borders never decrease with o, and frontiers need no more. A
+# band knows its place in the whole image, so it has the whole image's weights. Source: ours.
 
 
 #: First row of what is read, rows of the whole of it; first row of the result, rows of the whole.
@@ -48,7 +130,8 @@ class ScaledRows:
     Args:
         mode: "nearest" or "bilinear".
         corners: whether the centres of the corner pixels coincide.
-        place: of what is at hand, in whole images before and after; the gradient's the same way
+        place: place of what is at hand, in whole images before and after; the gradient's the same
+        way
             round.
         gathers: a row of the gradient reads all rows that were made of it.
     """
@@ -117,54 +200,6 @@ class ScaledRows:
         return min(count // by, size - 1), count % by == 0
 
 
-@dataclass(frozen=True, slots=True)
-class RowsRead:
-    """Which rows of one input a row reads.
-
-    Args:
-        window: row o lies over rows [o s - p, o s - p + reach).
-        gathers: the other way round: row r reads all rows o whose windows lie over r.
-    """
-
-    window: Window = field(default_factory=Window)
-    gathers: bool = False
-
-    @property
-    def overlap(self) -> int:
-        """Rows that two neighbouring bands read."""
-        return max(reach(self.window) - self.window.stride, 0)
-
-    def read(self, rows: Span, extent: int) -> Read:
-        """What `rows` read of an input of `extent` rows, and how many rows the window stands out
-        above and below it.
-        """
-        return (
-            self._gathered(rows, extent) if self.gathers else read_span(rows, self.window, extent)
-        )
-
-    def first(self, row: int, extent: int) -> int:
-        """The first row that `row` and all later ones read."""
-        return self.read(Span(row, row + 1), extent).inside.lo
-
-    def stop(self, row: int, extent: int) -> int:
-        """One past the last row that all rows before `row` read; 0 where there are none."""
-        return self.read(Span(row - 1, row), extent).inside.hi if row > 0 else 0
-
-    def _gathered(self, rows: Span, outputs: int) -> Read:
-        """Of `outputs` rows those whose windows lie over `rows`.
-
-        A row between two windows (kernel < stride) belongs to the window before it, whose gradient
-        is then read for nothing: padding must not be negative.
-        """
-        w = self.window
-        touching = -((reach(w) - 1 - w.pad_lo - rows.lo) // w.stride)
-        lo = max(0, min(touching, (rows.lo + w.pad_lo) // w.stride))
-        hi = min(outputs, (rows.hi - 1 + w.pad_lo) // w.stride + 1)
-        above = rows.lo - (lo * w.stride - w.pad_lo)
-        below = (hi - 1) * w.stride - w.pad_lo + reach(w) - rows.hi
-        return Read(Span(lo, hi), above, max(below, 0))
-
-
 #: Rows of windows, or of an image in another size.
 AnyRead = RowsRead | ScaledRows
 
@@ -196,7 +231,7 @@ class RowRule:
         cut: the operation of a band.
         reduces: its outputs have no rows: each is a sum over all rows that the operation runs over,
             which are those of the last input that it reads.
-        of_image: of these inputs, (N, C) or (N, C, 1, 1), a band reads what belongs to its image.
+        of_image: inputs, (N, C) or (N, C, 1, 1), of which a band reads what belongs to its image.
         adds_images: whether a sum over rows is also one over images.
     """
 
@@ -209,6 +244,18 @@ class RowRule:
 
 SAME = RowsRead()
 MakeRule = Callable[[Any, Sequence[Spec]], RowRule | None]
+
+
+def row_rule_of(op: Op, ins: Sequence[Spec]) -> RowRule | None:
+    """The row rule of an operation over inputs of these shapes; None where it has none, or where
+    these are not (N, C, H, W), or (N, H, W) of losses.
+    """
+    if not ins or len(ins[0].shape) != (3 if isinstance(op, TotalLoss) else 4):
+        return None
+    for table in (ROW_RULES, NORM_RULES, LOSS_RULES):
+        if type(op) in table:
+            return table[type(op)](op, ins)
+    return own_rule_of(op, ins)
 
 
 def own_rule_of(op: Op, ins: Sequence[Spec]) -> RowRule | None:
@@ -348,6 +395,186 @@ ROW_RULES: Mapping[type[Op], MakeRule] = {
     Upsample: _upsample,
     UpsampleGrad: _upsample_grad,
 }
+
+
+# Normalisation. Once mean and deviation are known, a batch or instance norm is pointwise, with
+# vectors that all rows read, so recomputation in backward needs no barrier. Only the sums need all
+# rows first: the statistics going forward, two sums going backward. Each of them is a barrier
+# between bands (`carried_totals.py`), and all bands together give the bits of the untiled sum
+# (`carried_sums.py`).
+
+
+def _stats(op: BatchNormStats | InstanceNormStats, ins: Sequence[Spec]) -> RowRule | None:
+    """None where an image is one pixel: blocks of the sum then hold pixels of several images."""
+    _, _, h, w = ins[0].shape
+    return RowRule((SAME,), _as_it_is, reduces=True) if h * w > 1 else None
+
+
+def _batch_apply(op: BatchNormApply, ins: Sequence[Spec]) -> RowRule:
+    return RowRule((SAME, None, None, None, None, *(SAME,) * op.residual), _as_it_is)
+
+
+def _batch_grad_reduce(op: BatchNormGradReduce, ins: Sequence[Spec]) -> RowRule | None:
+    if not _stats(BatchNormStats(), ins):
+        return None
+    return RowRule((SAME, SAME, None, None, *(SAME,) * op.mask), _as_it_is, reduces=True)
+
+
+def _batch_grad_apply(op: BatchNormGradApply, ins: Sequence[Spec]) -> RowRule:
+    vectors = (None,) * (3 + 2 * op.batch_stats)
+    return RowRule((SAME, SAME, *vectors, *(SAME,) * op.mask), _over_the_batch)
+
+
+def _instance_apply(op: InstanceNormApply, ins: Sequence[Spec]) -> RowRule:
+    vectors = (None,) * (2 + 2 * op.affine)
+    return RowRule((SAME, *vectors, *(SAME,) * op.residual), _as_it_is, of_image=(1, 2))
+
+
+def _instance_grad_reduce(op: InstanceNormGradReduce, ins: Sequence[Spec]) -> RowRule:
+    mask = (SAME,) * op.mask
+    return RowRule((SAME, SAME, None, None, *mask), _as_it_is, reduces=True, of_image=(2, 3))
+
+
+def _instance_grad_apply(op: InstanceNormGradApply, ins: Sequence[Spec]) -> RowRule:
+    vectors = (None,) * (4 + op.affine)
+    sums = 4 + op.affine, 5 + op.affine
+    return RowRule(
+        (SAME, SAME, *vectors, *(SAME,) * op.mask), _over_the_image, of_image=(2, 3, *sums)
+    )
+
+
+NORM_RULES: Mapping[type[Op], MakeRule] = {
+    BatchNormStats: _stats,
+    BatchNormApply: _batch_apply,
+    BatchNormGradReduce: _batch_grad_reduce,
+    BatchNormGradApply: _batch_grad_apply,
+    InstanceNormStats: _stats,
+    InstanceNormApply: _instance_apply,
+    InstanceNormGradReduce: _instance_grad_reduce,
+    InstanceNormGradApply: _instance_grad_apply,
+}
+
+
+def _over_the_batch(op: BatchNormGradApply, place: RowPlace) -> Op:
+    """The means of the two sums are over all pixels, not those of the band."""
+    n, _, h, w = place.full
+    return replace(op, over=op.over or n * h * w)
+
+
+def _over_the_image(op: InstanceNormGradApply, place: RowPlace) -> Op:
+    _, _, h, w = place.full
+    return replace(op, over=op.over or h * w)
+
+
+# Losses over images, and sums over all rows: means, global average pooling. A mean is a sum divided
+# by the number of values in the whole image, so the operation of a band holds that number. The loss
+# is a sum over bands, and its gradient has the untiled bits.
+
+
+#: Where an image's rows and columns are.
+ROWS_AND_COLUMNS = (2, 3)
+
+
+def _each(op: Op, ins: Sequence[Spec]) -> RowRule:
+    """A loss of each element, or its gradient."""
+    return RowRule((SAME,) * len(ins), _as_it_is)
+
+
+def _arithmetic(op: Arithmetic, ins: Sequence[Spec]) -> RowRule | None:
+    """Of two images, or of an image and what is repeated along its rows: weights of a loss."""
+    shape = ins[0].shape
+    b = ins[1].shape
+    if len(b) == 4 and b[2] == shape[2]:
+        return RowRule((SAME, SAME), _as_it_is) if b[0] == shape[0] else None
+    if len(b) == 4 and b[0] > 1:
+        return RowRule((SAME, None), _as_it_is, of_image=(1,)) if b[2:] == (1, 1) else None
+    return RowRule((SAME, None), _as_it_is) if len(b) < 2 or b[-2] == 1 else None
+
+
+def _class_loss(op: WeightedCrossEntropy, ins: Sequence[Spec]) -> RowRule | None:
+    """Of each pixel; a mean or sum is taken apart first (`tiling.py`)."""
+    return RowRule((SAME, SAME, None), _as_it_is) if op.reduction == "none" else None
+
+
+def _class_loss_grad(op: ClassLossGrad, ins: Sequence[Spec]) -> RowRule:
+    """Reads (logits, labels[, weights], lse, gradient of the loss[, divisor])."""
+    of_pixels = ins[1].shape
+    return RowRule(tuple(SAME if i == 0 or spec.shape == of_pixels else None
+                         for i, spec in enumerate(ins)), _as_it_is)  # fmt: skip
+
+
+def _total_loss(op: TotalLoss, ins: Sequence[Spec]) -> RowRule:
+    others = (None,) * (len(ins) - 1 - op.counts)
+    return RowRule((SAME, *(SAME,) * op.counts, *others), _as_it_is, reduces=True)
+
+
+def _mean_error(op: MeanError, ins: Sequence[Spec]) -> RowRule:
+    size = ins[0].size
+    return RowRule((SAME, SAME), lambda op, place: replace(op, over=op.over or size), reduces=True)
+
+
+def _mean_error_grad(op: MeanErrorGrad, ins: Sequence[Spec]) -> RowRule:
+    size = ins[0].size
+    return RowRule((SAME, SAME, None), lambda op, place: replace(op, over=op.over or size))
+
+
+def _sum(op: Sum, ins: Sequence[Spec]) -> RowRule | None:
+    """Of rows: over all images, or of each image by itself."""
+    if 2 not in op.axes:
+        return None
+    return RowRule((SAME,), _as_it_is, reduces=True, adds_images=0 in op.axes)
+
+
+def _spread(op: Spread, ins: Sequence[Spec]) -> RowRule | None:
+    """Of one number for all rows; a value that has rows already is not repeated along them."""
+    if ins[0].shape[2] > 1 or len(op.shape) != 4:
+        return None
+    of_image = (0,) if ins[0].shape[0] > 1 else ()
+    return RowRule((None,), _on_rows, of_image=of_image)
+
+
+def _global_pool(op: AdaptiveAvgPool2d, ins: Sequence[Spec]) -> RowRule | None:
+    """Global average pooling is a sum over all rows of an image, divided by its pixels."""
+    if op.size != (1, 1):
+        return None
+    mean = Sum(ROWS_AND_COLUMNS, 1 / math.prod(ins[0].shape[2:]))
+    return RowRule((SAME,), lambda op, place: mean, reduces=True, adds_images=False)
+
+
+def _global_pool_grad(op: AdaptiveAvgPool2dGrad, ins: Sequence[Spec]) -> RowRule | None:
+    if ins[0].shape[2:] != (1, 1):
+        return None
+    share = 1 / math.prod(op.size)
+    return RowRule((None,), lambda op, place: _rows_of(place, share), of_image=(0,))
+
+
+LOSS_RULES: Mapping[type[Op], MakeRule] = {
+    Arithmetic: _arithmetic,
+    MeanError: _mean_error,
+    MeanErrorGrad: _mean_error_grad,
+    ErrorEach: _each,
+    ErrorEachGrad: _each,
+    ValueLoss: _each,
+    ValueLossGrad: _each,
+    Sum: _sum,
+    Spread: _spread,
+    WeightedCrossEntropy: _class_loss,
+    WeightedCrossEntropyGrad: _class_loss_grad,
+    SoftmaxCrossEntropyGrad: _class_loss_grad,
+    TotalLoss: _total_loss,
+    AdaptiveAvgPool2d: _global_pool,
+    AdaptiveAvgPool2dGrad: _global_pool_grad,
+}
+
+
+def _on_rows(op: Spread, place: RowPlace) -> Op:
+    return _rows_of(place, op.factor)
+
+
+def _rows_of(place: RowPlace, factor: float) -> Spread:
+    """One number for each channel, repeated over a band."""
+    _, c, _, w = place.full
+    return Spread((1, c, place.rows.extent, w), factor)
 
 
 # The operation of a band

@@ -1,10 +1,10 @@
-"""A tileable chain inside a trace: its calls, and which variable is which gradient.
+"""A tileable chain inside a trace, with the role of each of its calls.
 
 A trace and the names of the first and the last layer give a `Segment` of stages, one per forward
 call, each with its backward calls. In such a chain each call reads the image that the call before
 wrote, and no other call reads it, so the images in between need not exist whole at once. Source:
 paper 003, sections 4.1 and 4.2 (partitions of graphs into segments stand on this). Read next:
-`segment.py`, then `weave.py`.
+`weave.py`.
 """
 
 from __future__ import annotations
@@ -17,134 +17,10 @@ from typing import Any
 
 from ooctrain.engine.tensor import Tape, Tensor
 from ooctrain.errors import ConfigError, did_you_mean
-from ooctrain.rewrite.tile.rules import TileRule, obstacle, rule_of
+from ooctrain.rewrite.tile.tile_rules import TileRule, obstacle, rule_of
 from ooctrain.step.machine import specs_of
 from ooctrain.step.op import Op, Scalars, Site, Spec, Window
 from ooctrain.step.trace import Call, Phase, Trace
-
-# Which variable is the gradient of which, read from an operation's own backward calls.
-#
-# A trace does not say of which variable a backward call's output is the gradient, but the
-# operation does. So `vjp` is asked to record its calls once more, on shapes alone, and the trace
-# is compared with that record. The result is `VjpCalls`: the calls that make up the gradient, with
-# the role of each variable.
-
-
-#: role of a variable in the gradient of one call, see `Recorded`
-Role = tuple[str, int]
-
-
-@dataclass(frozen=True, slots=True)
-class Recorded:
-    """One backward call: its operation, and its variables by role.
-
-    A role is ("in", i), ("out", i) of the forward call, ("seed", 0) for the gradient of its first
-    output, or ("new", n) for the n-th variable that the backward calls write.
-    """
-
-    op: Op
-    ins: tuple[Role, ...]
-    outs: tuple[Role, ...]
-    specs: tuple[Spec, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class VjpCalls:
-    """The backward calls of one operation; `results[i]` is the gradient of input i, or None."""
-
-    calls: tuple[Recorded, ...]
-    results: tuple[Role | None, ...]
-
-
-class _Recorder:
-    """A runner that computes nothing and remembers the calls."""
-
-    def __init__(self, roles: dict[int, Role]) -> None:
-        self.roles, self._new = roles, itertools.count()
-        self.calls: list[tuple[Op, tuple[Tensor, ...], tuple[Tensor, ...]]] = []
-
-    def run(
-        self, op: Op, ins: Sequence[Tensor], outs: Sequence[Tensor], site: Site, scalars: Scalars
-    ) -> None:
-        self.roles |= {id(tensor): ("new", next(self._new)) for tensor in outs}
-        self.calls.append((op, tuple(ins), tuple(outs)))
-
-    def assign(self, target: Tensor, new: Tensor) -> None:
-        """Nothing has a value here."""
-
-    def constant(self, tensor: Tensor) -> Tensor:
-        """Nothing is trained here."""
-        return tensor
-
-
-def record_vjp(
-    op: Any, ins: Sequence[Spec], outs: Sequence[Spec], wanted: Sequence[bool]
-) -> VjpCalls:
-    """The backward calls of an operation for inputs of which `wanted` need a gradient."""
-    images = [Tensor(s, name="x", requires_grad=w) for s, w in zip(ins, wanted, strict=True)]
-    results = [Tensor(spec, name="y") for spec in outs]
-    seed = Tensor(outs[0], name="dy")
-    roles: dict[int, Role] = {id(t): ("in", i) for i, t in enumerate(images)}
-    roles |= {id(t): ("out", i) for i, t in enumerate(results)}
-    roles[id(seed)] = ("seed", 0)
-    recorder = _Recorder(roles)
-    tape = Tape(recorder, recording=False)
-    gradients = op.vjp(tape, images, results, [seed, *[None] * (len(outs) - 1)])
-    kept = [g if w else None for g, w in zip(gradients, wanted, strict=True)]
-    calls = tuple(
-        Recorded(
-            called,
-            tuple(roles[id(t)] for t in read),
-            tuple(roles[id(t)] for t in written),
-            tuple(t.spec for t in written),
-        )
-        for called, read, written in recorder.calls
-    )
-    return VjpCalls(calls, tuple(None if g is None else roles[id(g)] for g in kept))
-
-
-def _unify(record: VjpCalls, backward: Sequence[Call], known: dict[Role, int]) -> bool:
-    """Whether the record is what the trace has; fills in `known`, the variables of the roles."""
-    if len(record.calls) != len(backward):
-        return False
-    for recorded, call in zip(record.calls, backward, strict=True):
-        pairs = [
-            *zip(recorded.ins, call.ins, strict=False),
-            *zip(recorded.outs, call.outs, strict=False),
-        ]
-        same_count = len(recorded.ins) == len(call.ins) and len(recorded.outs) == len(call.outs)
-        if type(recorded.op) is not type(call.op) or not same_count:
-            return False
-        if any(known.setdefault(role, variable) != variable for role, variable in pairs):
-            return False
-    return True
-
-
-def match_backward(
-    trace: Trace, call: Call, backward: Sequence[Call]
-) -> tuple[dict[int, int], int | None]:
-    """{input: its gradient}, and the gradient of the output, read off the backward calls."""
-    if not backward:
-        return {}, None
-    for wanted in itertools.product((True, False), repeat=len(call.ins)):
-        record = record_vjp(
-            call.op,
-            specs_of(trace, call.ins),
-            specs_of(trace, call.outs),
-            wanted,
-        )
-        known = {("in", i): v for i, v in enumerate(call.ins)}
-        known |= {("out", i): v for i, v in enumerate(call.outs)}
-        if _unify(record, backward, known):
-            results = zip(call.ins, record.results, strict=True)
-            return {v: known[role] for v, role in results if role}, known["seed", 0]
-    raise ConfigError(
-        f"the backward calls of {call.name!r} are not those of its operation",
-        code="OOC-113",
-        numbers=", ".join(other.name for other in backward),
-        fix="tile before rewrites that join backward calls of this segment",
-    )
-
 
 #: How the name of a tile's call ends: "[h 0:8, w 0:8]"; of a band's: "[h 0:8]", "[n 1, h 0:8]".
 _PART = re.compile(r"\[(?:n \d+, )?h \d+:\d+(?:, w \d+:\d+)?\]")
@@ -417,3 +293,123 @@ def _dropped(stages: Sequence[TiledLayer]) -> Iterator[int]:
             v for image, v in stage.gradients.items() if i == 0 or image != stage.forward.ins[0]
         }
         yield from (v for call in stage.backward for v in call.outs if v not in kept)
+
+
+# Which variable is the gradient of which. The trace does not say it, but the operation does: `vjp`
+# records its calls once more, on shapes alone, and the trace is compared with that record.
+
+
+#: Role of a variable in the gradient of one call, see `Recorded`.
+Role = tuple[str, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Recorded:
+    """One backward call: its operation, and its variables by role.
+
+    A role is ("in", i), ("out", i) of the forward call, ("seed", 0) for the gradient of its first
+    output, or ("new", n) for the n-th variable that the backward calls write.
+    """
+
+    op: Op
+    ins: tuple[Role, ...]
+    outs: tuple[Role, ...]
+    specs: tuple[Spec, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class VjpCalls:
+    """The backward calls of one operation; `results[i]` is the gradient of input i, or None."""
+
+    calls: tuple[Recorded, ...]
+    results: tuple[Role | None, ...]
+
+
+class _Recorder:
+    """A runner that computes nothing and remembers the calls."""
+
+    def __init__(self, roles: dict[int, Role]) -> None:
+        self.roles, self._new = roles, itertools.count()
+        self.calls: list[tuple[Op, tuple[Tensor, ...], tuple[Tensor, ...]]] = []
+
+    def run(
+        self, op: Op, ins: Sequence[Tensor], outs: Sequence[Tensor], site: Site, scalars: Scalars
+    ) -> None:
+        self.roles |= {id(tensor): ("new", next(self._new)) for tensor in outs}
+        self.calls.append((op, tuple(ins), tuple(outs)))
+
+    def assign(self, target: Tensor, new: Tensor) -> None:
+        """Nothing has a value here."""
+
+    def constant(self, tensor: Tensor) -> Tensor:
+        """Nothing is trained here."""
+        return tensor
+
+
+def record_vjp(
+    op: Any, ins: Sequence[Spec], outs: Sequence[Spec], wanted: Sequence[bool]
+) -> VjpCalls:
+    """The backward calls of an operation for inputs of which `wanted` need a gradient."""
+    images = [Tensor(s, name="x", requires_grad=w) for s, w in zip(ins, wanted, strict=True)]
+    results = [Tensor(spec, name="y") for spec in outs]
+    seed = Tensor(outs[0], name="dy")
+    roles: dict[int, Role] = {id(t): ("in", i) for i, t in enumerate(images)}
+    roles |= {id(t): ("out", i) for i, t in enumerate(results)}
+    roles[id(seed)] = ("seed", 0)
+    recorder = _Recorder(roles)
+    tape = Tape(recorder, recording=False)
+    gradients = op.vjp(tape, images, results, [seed, *[None] * (len(outs) - 1)])
+    kept = [g if w else None for g, w in zip(gradients, wanted, strict=True)]
+    calls = tuple(
+        Recorded(
+            called,
+            tuple(roles[id(t)] for t in read),
+            tuple(roles[id(t)] for t in written),
+            tuple(t.spec for t in written),
+        )
+        for called, read, written in recorder.calls
+    )
+    return VjpCalls(calls, tuple(None if g is None else roles[id(g)] for g in kept))
+
+
+def _unify(record: VjpCalls, backward: Sequence[Call], known: dict[Role, int]) -> bool:
+    """Whether the record is what the trace has; fills in `known`, the variables of the roles."""
+    if len(record.calls) != len(backward):
+        return False
+    for recorded, call in zip(record.calls, backward, strict=True):
+        pairs = [
+            *zip(recorded.ins, call.ins, strict=False),
+            *zip(recorded.outs, call.outs, strict=False),
+        ]
+        same_count = len(recorded.ins) == len(call.ins) and len(recorded.outs) == len(call.outs)
+        if type(recorded.op) is not type(call.op) or not same_count:
+            return False
+        if any(known.setdefault(role, variable) != variable for role, variable in pairs):
+            return False
+    return True
+
+
+def match_backward(
+    trace: Trace, call: Call, backward: Sequence[Call]
+) -> tuple[dict[int, int], int | None]:
+    """{input: its gradient}, and the gradient of the output, read off the backward calls."""
+    if not backward:
+        return {}, None
+    for wanted in itertools.product((True, False), repeat=len(call.ins)):
+        record = record_vjp(
+            call.op,
+            specs_of(trace, call.ins),
+            specs_of(trace, call.outs),
+            wanted,
+        )
+        known = {("in", i): v for i, v in enumerate(call.ins)}
+        known |= {("out", i): v for i, v in enumerate(call.outs)}
+        if _unify(record, backward, known):
+            results = zip(call.ins, record.results, strict=True)
+            return {v: known[role] for v, role in results if role}, known["seed", 0]
+    raise ConfigError(
+        f"the backward calls of {call.name!r} are not those of its operation",
+        code="OOC-113",
+        numbers=", ".join(other.name for other in backward),
+        fix="tile before rewrites that join backward calls of this segment",
+    )

@@ -20,9 +20,10 @@ from itertools import combinations
 from ooctrain.rewrite.tile.dimensions import DIMENSIONS
 from ooctrain.rewrite.tile.offers import OperatorTimes
 from ooctrain.rewrite.tile.operators import Operators
-from ooctrain.rewrite.tile.rules import row_rule_of, rule_of
+from ooctrain.rewrite.tile.row_rules import row_rule_of
 from ooctrain.rewrite.tile.sft import FtSegment, chain_of
 from ooctrain.rewrite.tile.sft_planner import tile_bytes, tiled_ratios
+from ooctrain.rewrite.tile.tile_rules import rule_of
 from ooctrain.step.machine import MINIMUM_CALL_NS, Machine, specs_of
 
 #: Bands of a segment's input; tiles in H and in W of its output.
@@ -30,7 +31,7 @@ BANDS = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 GRIDS = (2, 4, 8, 16, 32)
 #: No segment becomes more calls than this: planning them must not take longer than a step.
 MOST_CALLS = 40_000
-#: Copies of kept rows beside own rows, as a share of the forward calls (docs/tiling.md).
+#: Copies of kept rows next to own rows, as a share of the forward calls (docs/tiling.md).
 COPIES = 0.06
 #: A network is cut where its tensors are small, at this many places at most.
 MOST_CUTS = 12
@@ -41,15 +42,15 @@ class SegmentChoice:
     """A way to run the operators from one cut to the next.
 
     Args:
-        name: of the tiling; "": as they are.
+        name: name of the tiling; "": as they are.
         extra_ns: what it computes more than these operators do untiled.
         stored_bytes: what lies there from the forward pass to the backward one.
         room_bytes: what it needs besides, while it runs backward.
-        kept_bytes: of what is stored, rows that bands keep for each other.
+        kept_bytes: part of what is stored: rows that bands keep for each other.
         once_ns: what it computes more if its forward calls run once.
         once_bytes: what then lies there between the passes.
         late_ns: by how much that takes longer to move than to compute, in both passes.
-        blocks_bytes: of the room, gradients at borders, which lie in blocks: on either side.
+        blocks_bytes: part of the room: gradients at borders, which lie in blocks: on either side.
     """
 
     name: str
@@ -68,7 +69,7 @@ class Costs:
     """What small calls and moved bytes cost on a machine.
 
     Args:
-        call_ns: that a call takes, be it ever so small.
+        call_ns: time of a call, however small it is.
         byte_ns: to move a byte over the link.
     """
 

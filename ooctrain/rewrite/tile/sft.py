@@ -173,7 +173,7 @@ def gathered_spans(inputs: Span, windows: Sequence[Window], extents: Sequence[in
 
     Args:
         inputs: rows of the tile.
-        windows: of the layers.
+        windows: one for each layer.
         extents: rows of each layer's output.
     """
     found = []

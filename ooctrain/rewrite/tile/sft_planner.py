@@ -24,7 +24,7 @@ from ooctrain.rewrite.tile.graph_tiles import graph_calls, rows_computed
 from ooctrain.rewrite.tile.halo import split_evenly
 from ooctrain.rewrite.tile.offers import Offer, OperatorTimes, nothing_fits, tiled_as_offered
 from ooctrain.rewrite.tile.operators import Operators, operators_of
-from ooctrain.rewrite.tile.rules import obstacle, row_rule_of, rule_of
+from ooctrain.rewrite.tile.row_rules import row_rule_of
 from ooctrain.rewrite.tile.sft import (
     FtSegment,
     chain_of,
@@ -32,10 +32,11 @@ from ooctrain.rewrite.tile.sft import (
     need_bytes,
     tile_spans_of,
 )
+from ooctrain.rewrite.tile.tile_rules import obstacle, rule_of
 from ooctrain.sched.budget import trace_peak_bytes
 from ooctrain.sched.planners.keep_all import KeepAll
 from ooctrain.sched.planning.parameters import check_whole_numbers
-from ooctrain.sched.planning.planner import HOST_LACKS, remarked
+from ooctrain.sched.planning.planner import HOST_TOO_SMALL, remarked
 from ooctrain.sched.schedule import BYTES, Granule, Plan
 from ooctrain.sched.spans import held_during
 from ooctrain.step.machine import Machine, specs_of
@@ -100,7 +101,7 @@ class Sft:
                     host_budget_bytes=host_budget_bytes,
                 )  # fmt: skip
             except Infeasible as refusal:
-                if refusal.minimum_bytes == HOST_LACKS:
+                if refusal.minimum_bytes == HOST_TOO_SMALL:
                     raise
                 refusals.append(refusal)
                 least = min(least, refusal.minimum_bytes)
@@ -140,7 +141,8 @@ def with_tiling(plan: Plan, offer: Offer, least_bytes: int) -> Plan:
     """A plan of a tiled step as one of the step before.
 
     Args:
-        least_bytes: of the tiled step with all that lasts on the device; a list that swaps some of
+        least_bytes: least need of the tiled step with all that lasts on the device; a list that
+        swaps some of
             that out, too, may need less.
     """
     notes = {**plan.notes, **offer.notes(min(least_bytes, plan.peak_bytes))}

@@ -16,8 +16,8 @@ from dataclasses import replace
 from typing import Any
 
 from ooctrain.layers.regions import Insert, InsertAdd, Slice
-from ooctrain.rewrite.tile.rules import Place
 from ooctrain.rewrite.tile.segment import Role, Segment, TiledLayer, VjpCalls, record_vjp
+from ooctrain.rewrite.tile.tile_rules import Place
 from ooctrain.rewrite.tile.writer import (
     Region,
     Tile,

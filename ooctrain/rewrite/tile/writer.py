@@ -1,8 +1,9 @@
-"""Writing a tiled trace: calls copied from the old one, and steps that replace a part of it.
+"""Writing a tiled trace: calls that are listed first become calls with numbers.
 
 The trace's calls, in their new order, with `TileCall`s between them, become a checked trace. A
 value gets its number when a call first touches it, so code that makes steps names values and never
-counts. Read next: `weave.py`, `bands.py`, which make the steps.
+counts. A tile's calls are listed first and written last, so that backward calls whose results are
+not read can be left out. Read next: `weave.py`, `bands.py`, which make the steps.
 """
 
 from __future__ import annotations
@@ -20,12 +21,6 @@ from ooctrain.rewrite.tile.segment import Segment
 from ooctrain.step.builder import TraceBuilder
 from ooctrain.step.op import Op, Spec, Window
 from ooctrain.step.trace import Call, Kind, Phase, Trace
-
-# Calls of a tiled trace before they are written: values, steps, tiles, inserts and sums.
-#
-# Spans become `TileCall`s over `Value`s, which have no numbers yet. A tile's calls are listed
-# first and written last, so that backward calls whose results are not read can be left out.
-
 
 Region = tuple[Span, Span]
 
@@ -151,7 +146,7 @@ def block(whole: Spec, region: Region) -> tuple[tuple[int, ...], tuple[int, ...]
 
 
 def label(region: Region) -> str:
-    """As in names: "[h 0:16, w 32:48]"."""
+    """How names spell a region: "[h 0:16, w 32:48]"."""
     return f"[h {region[0]}, w {region[1]}]"
 
 

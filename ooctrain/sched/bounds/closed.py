@@ -26,13 +26,15 @@ from ooctrain.step.trace import Trace
 
 @dataclass(frozen=True, slots=True)
 class Pressure:
-    """Bytes that do not fit beside one call, by what the link must do about them.
+    """Bytes that do not fit during one call, by what the link must do about them.
 
     Args:
-        sent_bytes: of values computed before the call and used after it: copied out before it.
-        moved_bytes: of these and of initial values used on both sides of the call: copied out, or
+        sent_bytes: bytes of values computed before the call and used after it: copied out before
+        it.
+        moved_bytes: bytes of these and of initial values used on both sides of the call: copied
+        out, or
             in, before it.
-        fetched_bytes: of all values used after the call: copied in after it.
+        fetched_bytes: bytes of all values used after the call: copied in after it.
     """
 
     sent_bytes: int
@@ -138,7 +140,7 @@ def per_call_link_us(
 
 
 def pressures(trace: Trace, budget_bytes: int, recompute: bool = False) -> Iterator[Pressure]:
-    """What does not fit beside each call, in order.
+    """What does not fit during each call, in order.
 
     Args:
         recompute: count only values that cannot be computed again, as in `per_call_link_us`.

@@ -37,7 +37,7 @@ class _State:
         done: how many calls have run for the first time.
         job: (call, us still to run); `IDLE`.
         out, back: (value, bytes, us to go) of the transfers; `QUIET`.
-        held: of each value.
+        held: state of each value.
     """
 
     done: int

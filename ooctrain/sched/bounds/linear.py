@@ -31,7 +31,7 @@ class LpSolution:
     The optimum lies between them, rounding aside.
 
     Attributes:
-        prices: of each row, by how much the optimum grows with its bound.
+        prices: for each row, by how much the optimum grows with its bound.
     """
 
     primal: float
@@ -44,7 +44,7 @@ class WholeSolution:
     """The best that a search for whole numbers found.
 
     Attributes:
-        values: of the columns; empty where it found none.
+        values: one for each column; empty where none were found.
         objective: their cost; infinite where it found none.
         bound: no solution costs less.
         ended: "optimal", "infeasible", "nodes" or "time": what ended the search.
@@ -122,7 +122,7 @@ class LinearProgram:
         Without whole columns this is the optimum itself, with the values of its columns.
 
         Args:
-            nodes: of the search tree at most.
+            nodes: most nodes of the search tree.
             time_limit_s: ends it before; then the result depends on the machine.
             guess: whether it looks for good solutions by heuristics, too; False: all work goes to
                 the bound.

@@ -5,7 +5,8 @@ only: bytes sent out so far, bytes fetched so far, bytes released so far, bytes 
 computing again. Every legal list has such sums, and they obey the rows of the program; so the least
 idle time that the rows allow is a bound, the `FluidBound`. The relaxation permits more than a list
 can do: values move and are computed again in fractions, in any order, without latency, and
-computing again takes no room for the values that it reads.
+computing again takes no room for the values that it reads. Bytes are shares of the budget, times
+shares of the compute time of the step, so that no number is huge.
 
 Class of schedules covered: the first runs of the calls come in trace order. Any pure call may run
 again; to get all of its largest output back takes its whole time, and that of the calls before it
@@ -14,7 +15,7 @@ move at any time. Persistent variables may start the step on either side, as lon
 there.
 
 Sources: paper 002's relaxed model for the offload part; recomputation is ours. Read next:
-`lp.py` for the rows, `closed.py` for bounds without an LP.
+`linear.py`, which solves the program; `closed.py` for bounds without an LP.
 """
 
 from __future__ import annotations
@@ -34,137 +35,90 @@ from ooctrain.step.machine import Machine, call_durations_ns
 from ooctrain.step.trace import Trace
 from ooctrain.units import format_bytes
 
-# What may be away from the device: a value between two of its uses, and what it takes to be back.
-#
-# Each life of a value is cut at its uses into items; an item says during which calls its bytes may
-# be away, from when on they can be sent out, and how long it would take to compute them again. The
-# price of computing again is a floor: the calls that must run whatever a list keeps. Sizes are
-# shares of the budget, times shares of the compute time of the step.
+#: HiGHS is exact to about 1e-7 of the largest number; the bound gives this share away.
+TOLERANCE = 1e-6
 
 
 @dataclass(frozen=True, slots=True)
-class Covered:
-    """The lists that a bound is about.
+class FluidBound:
+    """What the LP proves.
 
     Args:
-        recompute: whether calls may run again.
-        resident: only lists that leave persistent variables where they are.
-        host_budget_bytes: only lists that keep to it; None: as much host memory as they like.
+        makespan_us: the bound: the dual value, less `TOLERANCE` of it.
+        primal_us, dual_us: both sides of the LP.
+        recompute: whether it covers lists that run calls again.
+        resident: whether it covers only lists in which persistent variables stay where they are.
+        host_budget_bytes: limit of these lists; None: unlimited host memory.
+        memory_prices: {call: us that a byte more while it runs would save}, where that is anything.
     """
 
-    recompute: bool = True
-    resident: bool = False
+    makespan_us: float
+    primal_us: float
+    dual_us: float
+    recompute: bool
+    resident: bool
     host_budget_bytes: int | None = None
+    memory_prices: Mapping[int, float] = field(default_factory=dict)
+
+    @property
+    def covers(self) -> str:
+        """The class of schedules, in words."""
+        again = "any pure call may run again" if self.recompute else "every call runs once"
+        moves = "any bytes but persistent variables'" if self.resident else "any bytes"
+        host = self.host_budget_bytes
+        room = "" if host is None else f", at most {format_bytes(host)} are on the host"
+        return f"{again}, {moves} may move at any time{room}, calls first run in trace order"
+
+    def lower_bound(self) -> LowerBound:
+        """As other bounds are given."""
+        kind = "LP with recomputation" if self.recompute else "LP of offloading"
+        return LowerBound(self.makespan_us, kind)
 
 
-@dataclass(frozen=True, slots=True)
-class Item:
-    """A value between two of its uses, during which its bytes may be away from the device.
-
-    Args:
-        var, life: the variable, and the place of its life in `FluidItems.lives`.
-        opens: the first call during which they may be away (0: from the start).
-        needed: the call at which they must be back; the number of calls: never.
-        size: as a share of the budget.
-        ready: the first call during which they may be on their way out.
-        again: compute time to get all of them back, as a share of the step's; None: impossible.
-        fixed: whether they are away at the start, as inputs are.
-    """
-
-    var: int
-    life: int
-    opens: int
-    needed: int
-    size: float
-    ready: int
-    again: float | None
-    fixed: bool = False
-
-
-class FluidItems:
-    """The items of a step.
+def fluid_bound(
+    trace: Trace, budget_bytes: int, machine: Machine, *, recompute: bool = True,
+    resident: bool = False, host_budget_bytes: int | None = None,
+) -> FluidBound | None:  # fmt: skip
+    """The LP bound; None where no list fits the budget at all.
 
     Args:
-        budget_bytes: of which sizes are shares.
-        duration: of each call, as a share of the step's.
+        budget_bytes: device budget, to the byte (a coarser granule only makes plans slower).
+        machine: durations and the link; latencies count as nothing.
+        recompute: whether calls may run again.
+        resident: only lists that leave parameters and optimizer slots on the device.
+        host_budget_bytes: limit of inputs and host copies; less than the inputs means the inputs
+        and
+            nothing else, as for plans; None: unlimited.
 
-    Attributes:
-        lives: of all values, where each call runs once.
+    Cost: an LP of some 15 rows for each call and 3 columns for each gap: 0.5 s for 600 calls.
     """
-
-    def __init__(self, trace: Trace, budget_bytes: int, duration: Sequence[float]):
-        self.trace, self.budget_bytes, self.duration = trace, budget_bytes, duration
-        self.lives = lives(trace, runs_once(trace))
-        self.lasting = frozenset(trace.end_variables.values())
-
-    def of(self, covered: Covered) -> Iterator[Item]:
-        """The items of the lists that a bound is about, life after life."""
-        for number, life in enumerate(self.lives):
-            size = self.trace.variables[life.var].nbytes / self.budget_bytes
-            persistent = self.trace.variables[life.var].persistent
-            if not size or (persistent and covered.resident):
-                continue
-            again = self._again(life) if covered.recompute else None
-            # Bytes of a source may have been sent in place of the value's.
-            written = min(self._chain(life.var)) if again else life.uses[0]
-            for after, before in pairwise(life.uses):
-                if before - after > 1 or after == BEFORE_THE_STEP:
-                    fixed = after == BEFORE_THE_STEP and not persistent
-                    opens = after + 1
-                    yield Item(life.var, number, opens, before, size, written + 1, again, fixed)
-
-    def _again(self, life: Life) -> float | None:
-        """The share of compute time that a life's value takes to get back; None: impossible.
-
-        A call that runs again makes all of its outputs, so only the largest is charged for it.
-        """
-        producer = self.trace.producer[life.var]
-        if producer is None or not self.trace.calls[producer].pure:
-            return None
-        if self._largest(producer) != life.var:
-            return 0.0
-        return sum(self.duration[call] for call in self._chain(life.var))
-
-    def _chain(self, var: int) -> list[int]:
-        """The calls that must run if a value is computed again: its producer, and the producers
-        of those of its sources that no other call reads.
-
-        A list may instead have kept such a source, on the device or on the host. But the source is
-        at least as large as the value, so keeping the value itself would have been no worse.
-        """
-        chain, values = [], [var]
-        while values:
-            producer = self.trace.producer[values.pop()]
-            if producer is not None:
-                chain.append(producer)
-                sources = dict.fromkeys(self.trace.calls[producer].ins)
-                values += [s for s in sources if self._stands_for(s, producer, var)]
-        return chain
-
-    def _stands_for(self, source: int, reader: int, var: int) -> bool:
-        """Whether keeping a source is no better than keeping the value computed from it."""
-        made = self.trace.producer[source]
-        return (
-            made is not None
-            and self._largest(made) == source
-            and set(self.trace.uses[source]) <= {made, reader}
-            and source not in self.lasting
-            and self.trace.variables[source].nbytes >= self.trace.variables[var].nbytes
-        )
-
-    def _largest(self, call: int) -> int:
-        """The largest output of a call; the first of equals."""
-        outs = self.trace.calls[call].outs
-        return max(outs, key=lambda out: (self.trace.variables[out].nbytes, -out))
+    if host_budget_bytes is not None:
+        host_budget_bytes = max(host_budget_bytes, input_bytes(trace))
+    covered = Covered(recompute, resident, host_budget_bytes)
+    fluid = FluidProgram(trace, budget_bytes, machine, covered)
+    solution = fluid.write().solve()
+    if solution is None:
+        return None
+    compute = fluid.compute_us / fluid.unit_us
+    primal, dual = ((compute + idle) * fluid.unit_us for idle in (solution.primal, solution.dual))
+    proved = max(fluid.compute_us, min(primal, dual) * (1 - TOLERANCE))
+    prices = _memory_prices(fluid, solution)
+    return FluidBound(proved, primal, dual, recompute, resident, host_budget_bytes, prices)
 
 
-# The LP of the bound, row by row: the inequalities that the sums of every legal list obey.
-#
-# The result is a `LinearProgram` whose optimum is the least idle time of a trace within a budget
-# on a machine. A value between two of its uses is an item, of which any share may be away from the
-# device (`lp.py`). Items raise cumulated sums of bytes sent, fetched, released and made
-# again, and the rows for each call compare those sums at its start and its end. Bytes are given as
-# shares of the budget, times as shares of the compute time of the step, so that no number is huge.
+def _memory_prices(fluid: FluidProgram, solution: LpSolution) -> dict[int, float]:
+    """{call: us saved by a byte more}, of the calls that have a price."""
+    per_byte = fluid.unit_us / fluid.budget_bytes
+    prices = {
+        call: -sum(solution.prices[row] for row in rows) * per_byte
+        for call, rows in fluid.fits.items()
+    }
+    return {call: price for call, price in prices.items() if price > 0}
+
+
+# The program, row by row: the inequalities that the sums of every legal list obey. Any share of an
+# item may be away; items raise cumulated sums of bytes sent, fetched, released and made again, and
+# the rows for each call compare those sums at its start and its end.
 
 
 @dataclass(frozen=True, slots=True)
@@ -426,81 +380,122 @@ class FluidProgram:
         return resident
 
 
-#: HiGHS is exact to about 1e-7 of the largest number; the bound gives this share away.
-TOLERANCE = 1e-6
+# Items: what may be away from the device. Each life of a value is cut at its uses into items; an
+# item says during which calls its bytes may be away, from when on they can be sent out, and how
+# long it would take to compute them again: at least the calls that must run whatever a list keeps.
 
 
 @dataclass(frozen=True, slots=True)
-class FluidBound:
-    """What the LP proves.
+class Covered:
+    """The lists that a bound is about.
 
     Args:
-        makespan_us: the bound: the dual value, less `TOLERANCE` of it.
-        primal_us, dual_us: both sides of the LP.
-        recompute: whether it covers lists that run calls again.
-        resident: whether it covers only lists that leave persistent variables where they are.
-        host_budget_bytes: that they keep to; None: as much host memory as they like.
-        memory_prices: {call: us that a byte more while it runs would save}, where that is anything.
-    """
-
-    makespan_us: float
-    primal_us: float
-    dual_us: float
-    recompute: bool
-    resident: bool
-    host_budget_bytes: int | None = None
-    memory_prices: Mapping[int, float] = field(default_factory=dict)
-
-    @property
-    def covers(self) -> str:
-        """The class of schedules, in words."""
-        again = "any pure call may run again" if self.recompute else "every call runs once"
-        moves = "any bytes but persistent variables'" if self.resident else "any bytes"
-        host = self.host_budget_bytes
-        room = "" if host is None else f", at most {format_bytes(host)} are on the host"
-        return f"{again}, {moves} may move at any time{room}, calls first run in trace order"
-
-    def lower_bound(self) -> LowerBound:
-        """As other bounds are given."""
-        kind = "LP with recomputation" if self.recompute else "LP of offloading"
-        return LowerBound(self.makespan_us, kind)
-
-
-def fluid_bound(
-    trace: Trace, budget_bytes: int, machine: Machine, *, recompute: bool = True,
-    resident: bool = False, host_budget_bytes: int | None = None,
-) -> FluidBound | None:  # fmt: skip
-    """The LP bound; None where no list fits the budget at all.
-
-    Args:
-        budget_bytes: of the device, to the byte (a coarser granule only makes plans slower).
-        machine: durations and the link; latencies count as nothing.
         recompute: whether calls may run again.
-        resident: only lists that leave parameters and optimizer slots on the device.
-        host_budget_bytes: of inputs and host copies; less than the inputs means the inputs and
-            nothing else, as for plans; None: unlimited.
-
-    Cost: an LP of some 15 rows for each call and 3 columns for each gap: 0.5 s for 600 calls.
+        resident: only lists that leave persistent variables where they are.
+        host_budget_bytes: only lists that keep to it; None: as much host memory as they like.
     """
-    if host_budget_bytes is not None:
-        host_budget_bytes = max(host_budget_bytes, input_bytes(trace))
-    covered = Covered(recompute, resident, host_budget_bytes)
-    fluid = FluidProgram(trace, budget_bytes, machine, covered)
-    solution = fluid.write().solve()
-    if solution is None:
-        return None
-    compute = fluid.compute_us / fluid.unit_us
-    primal, dual = ((compute + idle) * fluid.unit_us for idle in (solution.primal, solution.dual))
-    proved = max(fluid.compute_us, min(primal, dual) * (1 - TOLERANCE))
-    prices = _memory_prices(fluid, solution)
-    return FluidBound(proved, primal, dual, recompute, resident, host_budget_bytes, prices)
+
+    recompute: bool = True
+    resident: bool = False
+    host_budget_bytes: int | None = None
 
 
-def _memory_prices(fluid: FluidProgram, solution: LpSolution) -> dict[int, float]:
-    """{call: us saved by a byte more}, of the calls that have a price."""
-    per_byte = fluid.unit_us / fluid.budget_bytes
-    prices = {
-        call: -sum(solution.prices[row] for row in rows) * per_byte
-        for call, rows in fluid.fits.items()
-    }
-    return {call: price for call, price in prices.items() if price > 0}
+@dataclass(frozen=True, slots=True)
+class Item:
+    """A value between two of its uses, during which its bytes may be away from the device.
+
+    Args:
+        var, life: the variable, and the place of its life in `FluidItems.lives`.
+        opens: the first call during which they may be away (0: from the start).
+        needed: the call at which they must be back; the number of calls: never.
+        size: as a share of the budget.
+        ready: the first call during which they may be on their way out.
+        again: compute time to get all of them back, as a share of the step's; None: impossible.
+        fixed: whether they are away at the start, as inputs are.
+    """
+
+    var: int
+    life: int
+    opens: int
+    needed: int
+    size: float
+    ready: int
+    again: float | None
+    fixed: bool = False
+
+
+class FluidItems:
+    """The items of a step.
+
+    Args:
+        budget_bytes: sizes are shares of it.
+        duration: one for each call, as a share of the step's.
+
+    Attributes:
+        lives: lives of all values, where each call runs once.
+    """
+
+    def __init__(self, trace: Trace, budget_bytes: int, duration: Sequence[float]):
+        self.trace, self.budget_bytes, self.duration = trace, budget_bytes, duration
+        self.lives = lives(trace, runs_once(trace))
+        self.lasting = frozenset(trace.end_variables.values())
+
+    def of(self, covered: Covered) -> Iterator[Item]:
+        """The items of the lists that a bound is about, life after life."""
+        for number, life in enumerate(self.lives):
+            size = self.trace.variables[life.var].nbytes / self.budget_bytes
+            persistent = self.trace.variables[life.var].persistent
+            if not size or (persistent and covered.resident):
+                continue
+            again = self._again(life) if covered.recompute else None
+            # Bytes of a source may have been sent in place of the value's.
+            written = min(self._chain(life.var)) if again else life.uses[0]
+            for after, before in pairwise(life.uses):
+                if before - after > 1 or after == BEFORE_THE_STEP:
+                    fixed = after == BEFORE_THE_STEP and not persistent
+                    opens = after + 1
+                    yield Item(life.var, number, opens, before, size, written + 1, again, fixed)
+
+    def _again(self, life: Life) -> float | None:
+        """The share of compute time that a life's value takes to get back; None: impossible.
+
+        A call that runs again makes all of its outputs, so only the largest is charged for it.
+        """
+        producer = self.trace.producer[life.var]
+        if producer is None or not self.trace.calls[producer].pure:
+            return None
+        if self._largest(producer) != life.var:
+            return 0.0
+        return sum(self.duration[call] for call in self._chain(life.var))
+
+    def _chain(self, var: int) -> list[int]:
+        """The calls that must run if a value is computed again: its producer, and the producers
+        of those of its sources that no other call reads.
+
+        A list may instead have kept such a source, on the device or on the host. But the source is
+        at least as large as the value, so keeping the value itself would have been no worse.
+        """
+        chain, values = [], [var]
+        while values:
+            producer = self.trace.producer[values.pop()]
+            if producer is not None:
+                chain.append(producer)
+                sources = dict.fromkeys(self.trace.calls[producer].ins)
+                values += [s for s in sources if self._stands_for(s, producer, var)]
+        return chain
+
+    def _stands_for(self, source: int, reader: int, var: int) -> bool:
+        """Whether keeping a source is no better than keeping the value computed from it."""
+        made = self.trace.producer[source]
+        return (
+            made is not None
+            and self._largest(made) == source
+            and set(self.trace.uses[source]) <= {made, reader}
+            and source not in self.lasting
+            and self.trace.variables[source].nbytes >= self.trace.variables[var].nbytes
+        )
+
+    def _largest(self, call: int) -> int:
+        """The largest output of a call; the first of equals."""
+        outs = self.trace.calls[call].outs
+        return max(outs, key=lambda out: (self.trace.variables[out].nbytes, -out))

@@ -2,15 +2,15 @@
 
 Where nothing can be copied to the host, what does not fit is computed again. The LP (`lp.py`)
 computes fractions of values again, for which it charges neither the memory of their sources nor
-that of what is there meanwhile; within small budgets that is far below every list. Here each value
-is there or not, in the stages of `recompute.py`, and each call that runs again takes all of its
-memory. The program is solved by branch and bound (HiGHS) up to a number of nodes; what is proved by
-then is the bound, so it is true though the search has not ended. It is never below the LP's, which
-takes part.
+that of what is there meanwhile; within small budgets that is far below every list. Here time is cut
+into stages; each value is there or not as a stage ends, and each call that runs again takes all of
+its memory. The program is solved by branch and bound (HiGHS) up to a number of nodes; what is
+proved by then is the bound, so it is true though the search has not ended. It is never below the
+LP's, which takes part.
 
-Which calls stages end with decides how much is proved (`recompute.py`); two choices are tried, and
-both bounds are true. Nothing runs, for the first time or again, before the first call has its
-inputs, so the wait for them comes on top.
+Which calls stages end with decides how much is proved (`widest_ends`, `dearest_ends`); both choices
+are tried, and both bounds are true. Nothing runs, for the first time or again, before the first
+call has its inputs, so the wait for them comes on top.
 
 Class of lists covered: nothing is copied to the host; persistent variables start the step on the
 device, and inputs on the host; first runs come in trace order. Pure calls may run again, all or
@@ -18,7 +18,9 @@ device, and inputs on the host; first runs come in trace order. Pure calls may r
 they like. Where the host budget leaves room for the inputs alone, every list that the verifier
 accepts copies nothing, and `backward=True` covers them all; no planner here but `checkmate`, in
 steps of 30 calls and less, makes lists that `backward=False` does not cover. Sources: ours; the
-stages are Checkmate's (Jain et al., MLSys 2020). Read next: `recompute.py`, `recompute.py`.
+stages, with R and S, are those of Checkmate (Jain et al., MLSys 2020), of which these rows are a
+relaxation: they are fewer, and true of any order. Read next: `linear.py`;
+`sched/planners/checkmate.py`, whose program makes lists.
 """
 
 from __future__ import annotations
@@ -37,113 +39,110 @@ from ooctrain.sched.schedule import LowerBound
 from ooctrain.step.machine import Machine, call_durations_ns
 from ooctrain.step.trace import Call, Trace
 
-# With which calls the stages of `recompute.py` end: two choices, each of few calls.
-#
-# More stages forbid more, as long as numbers are whole. The relaxation, from which branch and
-# bound begins, may prove less with more of them: a call that runs again has to fit beside what
-# stays throughout its stage, and a third of a run in each of three stages needs a third of that
-# room. So few stages prove most, if they end where memory is short. `widest_ends` looks for calls
-# that need much by themselves; `dearest_ends` asks the LP of the bound what a byte more would be
-# worth while each call runs, begins with the calls that have a price, and takes others in or
-# leaves them out as long as the relaxation proves more. Source: ours; prices are the LP's dual
-# values.
 
-
-#: `dearest_ends` tries the calls around TRIED_READS of the widest reads, ROUNDS times.
-TRIED_READS, ROUNDS = 30, 3
-#: What a change of stages has to prove more to be kept: hundredths of the compute time.
-GAIN = 0.01
-#: Prices below this share of all are rounding errors.
-LEAST_PRICE = 1e-4
-
-
-def widest_ends(step: StepValues, reads: int) -> list[int]:
-    """The calls with which stages end, ascending: in a short step all; else for each of the widest
-    calls that read again what the calls just before did not touch, that call and the one before.
-    """
-    calls = len(step.trace.calls)
-    if calls <= 2 * reads:
-        return list(range(calls))
-    pairs = _reads_again(step)
-    shares = {pair: max(step.needs[call].share for call in pair) for pair in pairs}
-    widest = sorted(pairs, key=lambda pair: (-shares[pair], pair))[:reads]
-    return sorted({calls - 1}.union(*widest))
-
-
-def dearest_ends(step: StepValues, machine: Machine, prices: Mapping[int, float]) -> list[int]:
-    """The calls with which stages end, ascending, found by trying.
+class Depth(NamedTuple):
+    """How hard to try; the same depth proves the same with one version of HiGHS.
 
     Args:
-        prices: {call: what a byte more would be worth while it runs}, of the LP.
-
-    Cost: at most `ROUNDS` linear programs for each call that is tried, some 70 of them.
+        reads: how many of the widest calls stages end around, by the first choice; in steps of
+            twice as many each call is a stage.
+        nodes: most nodes of the search tree.
     """
-    least = LEAST_PRICE * sum(prices.values())
-    priced = sorted((c for c in prices if prices[c] > least), key=lambda c: (-prices[c], c))
-    last = len(step.trace.calls) - 1
-    ends = {last, *priced}
-    proved = _relaxed(step, machine, ends)
-    for _ in range(ROUNDS):
-        before = proved
-        for call in dict.fromkeys(_tried(step, priced)):
-            changed = ends ^ {call}
-            found = _relaxed(step, machine, changed)
-            if found > proved + GAIN:
-                ends, proved = changed, found
-        if proved == before:
-            break
-    return sorted(ends)
+
+    reads: int = 5
+    nodes: int = 300
 
 
-def _tried(step: StepValues, priced: list[int]) -> Iterator[int]:
-    """Calls that may end a stage: those that have a price and their neighbours, then the widest."""
-    widest = widest_ends(step, TRIED_READS)
-    near = [call + side for side in (0, -1, 1) for call in priced]
-    last = len(step.trace.calls) - 1
-    for call in [*near, *sorted(widest, key=lambda call: (-step.needs[call].share, call))]:
-        if 0 <= call < last:
-            yield call
+#: The default depth.
+USUAL = Depth()
 
 
-def _relaxed(step: StepValues, machine: Machine, ends: Collection[int]) -> float:
-    """What the relaxation of a program proves, in its unit; infinite where there is no list."""
-    solution = RecomputeProgram(step, machine, sorted(ends)).program.solve()
-    return float("inf") if solution is None else solution.dual
+@dataclass(frozen=True, slots=True)
+class RecomputeBound:
+    """What the program proves.
 
-
-def _reads_again(step: StepValues) -> list[tuple[int, int]]:
-    """(the call before, the call) for each call that reads a value which the call before did not
-    touch. Calls that touch no value of the program do not count.
+    Args:
+        lp_us: the LP bound of the same question.
+        proved_us: bound of the program alone.
+        backward: whether it covers lists that run calls of the backward pass again.
+        ended: what ended the search: "optimal", or "nodes" where more of them may prove more.
     """
-    values = set(step.values)
-    seen: set[int] = set()
-    near: set[int] = set()
-    before, pairs = -1, list[tuple[int, int]]()
-    for call in step.trace.calls:
-        touched = values.intersection(call.touched())
-        if not touched:
-            continue
-        if seen.intersection(call.ins) - near:
-            pairs.append((before, call.id))
-        before, near = call.id, touched
-        seen |= touched
-    return pairs
+
+    makespan_us: float
+    lp_us: float
+    proved_us: float
+    backward: bool
+    ended: str
+
+    @property
+    def covers(self) -> str:
+        """The class of lists, in words."""
+        again = "any pure call" if self.backward else "any pure call of the forward pass"
+        return f"nothing is copied to the host, {again} may run again, calls first run in order"
+
+    def lower_bound(self) -> LowerBound:
+        """As other bounds are given."""
+        again = "recomputation" if self.backward else "recomputation of the forward pass"
+        return LowerBound(self.makespan_us, f"MILP of {again}")
 
 
-# The rows that every list without copies on the host obeys, stage by stage.
-#
-# A stage ends with the first run of a call that `ends` names. `run[k, g]` says that call k runs
-# again in stage g, `there[v, g]` that value v is on the device while stage g ends, `kept[v, g]`
-# that it has been there throughout, since stage g - 1 ended. A value that is there was kept or
-# made again; a call that reads a value in a later stage than that in which it was made first finds
-# it or has it made again, and so does a call that runs again; an output that takes over a storage
+def recompute_bound(
+    trace: Trace, budget_bytes: int, machine: Machine, *, backward: bool = True,
+    depth: Depth = USUAL,
+) -> RecomputeBound | None:  # fmt: skip
+    """The bound; None where no list of the class fits the budget.
+
+    Args:
+        budget_bytes: device budget, to the byte.
+        machine: for the times of calls, and the link on which inputs come.
+        backward: whether it covers lists that run calls of the backward pass again.
+        depth: number of stages, length of the search.
+
+    Cost: LPs of some 300 rows for each stage: some 200 to choose the stages, one at each node.
+    """
+    fluid = fluid_bound(
+        trace, budget_bytes, machine, resident=True, host_budget_bytes=input_bytes(trace)
+    )
+    if fluid is None:
+        return None
+    step, lp_us = StepValues(trace, budget_bytes, backward), fluid.makespan_us
+    proved: list[tuple[float, str]] = []
+    for ends in _choices(step, machine, fluid.memory_prices, depth.reads):
+        program = RecomputeProgram(step, machine, ends)
+        found = program.program.search(depth.nodes, guess=False)
+        if found.ended == "infeasible":
+            return None
+        proved.append((_proved_us(program, found, first_wait_us(trace, machine)), found.ended))
+    most_us, ended = max(proved)
+    return RecomputeBound(max(most_us, lp_us), lp_us, most_us, backward, ended)
+
+
+def _choices(
+    step: StepValues, machine: Machine, prices: Mapping[int, float], reads: int
+) -> list[list[int]]:
+    """The stages that are tried; in a short step each call is one, and no choice proves more."""
+    widest = widest_ends(step, reads)
+    if len(widest) == len(step.trace.calls):
+        return [widest]
+    return [widest, dearest_ends(step, machine, prices)]
+
+
+def _proved_us(program: RecomputeProgram, found: WholeSolution, wait_us: float) -> float:
+    """The wait, the compute time, and what has to run again; of that a little is given away to
+    rounding."""
+    again = max(0.0, found.bound) * (1 - 10 * TOLERANCE)
+    return wait_us + (sum(program.duration_ns) + again * program.unit_ns) / 1000
+
+
+# The program. A stage ends with the first run of a call that `ends` names. `run[k, g]`: call k runs
+# again in stage g; `there[v, g]`: value v is on the device while stage g ends; `kept[v, g]`: it has
+# been there since stage g - 1 ended. A value that is there was kept or made again; what is read in
+# a later stage than it was made in is found or made again; an output that takes over a storage
 # destroys what was there. Whenever a call runs, what is kept throughout its stage, its sources,
-# its outputs and its workspace fit the budget together. In which order calls run within a stage,
-# how often, and what else is there meanwhile, the rows leave open; so every list obeys them, and
-# what it computes again costs at least what the program says. Bytes are shares of what the budget
-# leaves beside what never moves, times hundredths of the step's compute time. Source: the stages
-# and R, S of Checkmate (Jain et al., MLSys 2020), of which these rows are a relaxation: they are
-# fewer, and true of any order.
+# outputs and workspace fit the budget together. The order within a stage, how often a call runs in
+# it, and what else is there, are left open; so every list obeys the rows and costs at least what
+# they say. Bytes are shares of what never-moving values leave of the budget, times hundredths of
+# the compute time.
 
 
 FORWARD = ("forward", "loss")
@@ -166,8 +165,8 @@ class StepValues:
         small: values of at most this share of the room are left out.
 
     Attributes:
-        room_bytes: of the budget, beside what never leaves the device; at least 1.
-        size: of each variable, as a share of it; 0 for what never leaves.
+        room_bytes: budget without what never leaves the device; at least 1.
+        size: size of each variable, as a share of it; 0 for what never leaves.
         values: computed in the step, not small, and not for the next step.
         until: {value: the last call for which it may be of use}.
         again: {call that may run again: the last call for which that may be of use}.
@@ -308,23 +307,23 @@ class RecomputeProgram:
         return (v for v in dict.fromkeys(call.ins) if self.made.get(v, stage) < stage)
 
     def _memory(self, stage: int) -> None:
-        """What is there at the end of a stage fits, and so does what is kept beside each run."""
+        """What is there at the end of a stage fits, and so does what is kept during each run."""
         size, needs, end = self.step.size, self.step.needs, self.ends[stage]
-        beside = [v for v in self.made if (v, stage) in self.there and v not in needs[end].touched]
-        held = [(self.there[v, stage], size[v]) for v in beside]
+        others = [v for v in self.made if (v, stage) in self.there and v not in needs[end].touched]
+        held = [(self.there[v, stage], size[v]) for v in others]
         self.program.at_most(held, 1.0 - needs[end].share)
         kept = self.program.column()
         rest = [(self.kept[v, stage], size[v]) for v in self.made if (v, stage) in self.kept]
         self.program.equal([(kept, -1.0), *rest])
         for call in range(self.ends[stage - 1] + 1 if stage else 0, end):
-            terms = self._beside(kept, call, stage)
+            terms = self._untouched(kept, call, stage)
             self.program.at_most(terms, 1.0 - needs[call].share)
         for call in self.step.again:
             if (call, stage) in self.run:
-                terms = self._beside(kept, call, stage)
+                terms = self._untouched(kept, call, stage)
                 self.program.at_most([*terms, (self.run[call, stage], needs[call].share)], 1.0)
 
-    def _beside(self, kept: int, call: int, stage: int) -> list[Term]:
+    def _untouched(self, kept: int, call: int, stage: int) -> list[Term]:
         """What is kept throughout a stage and not touched by a call."""
         touched = [v for v in self.step.needs[call].touched if (v, stage) in self.kept]
         return [(kept, 1.0), *((self.kept[v, stage], -self.step.size[v]) for v in touched)]
@@ -343,95 +342,89 @@ def _less(terms: Sequence[Term]) -> list[Term]:
     return [(column, -share) for column, share in terms]
 
 
-class Depth(NamedTuple):
-    """How much is asked for; the same depth proves the same with one version of HiGHS.
+# With which calls stages end: two choices, each of few calls. More stages forbid more as long as
+# numbers are whole, but the relaxation, from which branch and bound begins, may then prove less: a
+# third of a run in each of three stages needs a third of its room. So few stages prove most, if
+# they end where memory is short: around calls that need much by themselves (`widest_ends`), or
+# where a byte more would be worth most by the LP's dual values (`dearest_ends`). Source: ours.
+
+
+#: `dearest_ends` tries the calls around TRIED_READS of the widest reads, ROUNDS times.
+TRIED_READS, ROUNDS = 30, 3
+#: What a change of stages has to prove more to be kept: hundredths of the compute time.
+GAIN = 0.01
+#: Prices below this share of all are rounding errors.
+LEAST_PRICE = 1e-4
+
+
+def widest_ends(step: StepValues, reads: int) -> list[int]:
+    """The calls with which stages end, ascending: in a short step all; else for each of the widest
+    calls that read again what the calls just before did not touch, that call and the one before.
+    """
+    calls = len(step.trace.calls)
+    if calls <= 2 * reads:
+        return list(range(calls))
+    pairs = _reads_again(step)
+    shares = {pair: max(step.needs[call].share for call in pair) for pair in pairs}
+    widest = sorted(pairs, key=lambda pair: (-shares[pair], pair))[:reads]
+    return sorted({calls - 1}.union(*widest))
+
+
+def dearest_ends(step: StepValues, machine: Machine, prices: Mapping[int, float]) -> list[int]:
+    """The calls with which stages end, ascending, found by trying.
 
     Args:
-        reads: how many of the widest calls stages end around, by the first choice; in steps of
-            twice as many each call is a stage.
-        nodes: of the search tree at most.
+        prices: {call: what a byte more would be worth while it runs}, of the LP.
+
+    Cost: at most `ROUNDS` linear programs for each call that is tried, some 70 of them.
     """
+    least = LEAST_PRICE * sum(prices.values())
+    priced = sorted((c for c in prices if prices[c] > least), key=lambda c: (-prices[c], c))
+    last = len(step.trace.calls) - 1
+    ends = {last, *priced}
+    proved = _relaxed(step, machine, ends)
+    for _ in range(ROUNDS):
+        before = proved
+        for call in dict.fromkeys(_tried(step, priced)):
+            changed = ends ^ {call}
+            found = _relaxed(step, machine, changed)
+            if found > proved + GAIN:
+                ends, proved = changed, found
+        if proved == before:
+            break
+    return sorted(ends)
 
-    reads: int = 5
-    nodes: int = 300
+
+def _tried(step: StepValues, priced: list[int]) -> Iterator[int]:
+    """Calls that may end a stage: those that have a price and their neighbours, then the widest."""
+    widest = widest_ends(step, TRIED_READS)
+    near = [call + side for side in (0, -1, 1) for call in priced]
+    last = len(step.trace.calls) - 1
+    for call in [*near, *sorted(widest, key=lambda call: (-step.needs[call].share, call))]:
+        if 0 <= call < last:
+            yield call
 
 
-#: Where the caller does not say how deep.
-USUAL = Depth()
+def _relaxed(step: StepValues, machine: Machine, ends: Collection[int]) -> float:
+    """What the relaxation of a program proves, in its unit; infinite where there is no list."""
+    solution = RecomputeProgram(step, machine, sorted(ends)).program.solve()
+    return float("inf") if solution is None else solution.dual
 
 
-@dataclass(frozen=True, slots=True)
-class RecomputeBound:
-    """What the program proves.
-
-    Args:
-        lp_us: the LP's, of the same question.
-        proved_us: the program's alone.
-        backward: whether it covers lists that run calls of the backward pass again.
-        ended: what ended the search: "optimal", or "nodes" where more of them may prove more.
+def _reads_again(step: StepValues) -> list[tuple[int, int]]:
+    """(the call before, the call) for each call that reads a value which the call before did not
+    touch. Calls that touch no value of the program do not count.
     """
-
-    makespan_us: float
-    lp_us: float
-    proved_us: float
-    backward: bool
-    ended: str
-
-    @property
-    def covers(self) -> str:
-        """The class of lists, in words."""
-        again = "any pure call" if self.backward else "any pure call of the forward pass"
-        return f"nothing is copied to the host, {again} may run again, calls first run in order"
-
-    def lower_bound(self) -> LowerBound:
-        """As other bounds are given."""
-        again = "recomputation" if self.backward else "recomputation of the forward pass"
-        return LowerBound(self.makespan_us, f"MILP of {again}")
-
-
-def recompute_bound(
-    trace: Trace, budget_bytes: int, machine: Machine, *, backward: bool = True,
-    depth: Depth = USUAL,
-) -> RecomputeBound | None:  # fmt: skip
-    """The bound; None where no list of the class fits the budget.
-
-    Args:
-        budget_bytes: of the device, to the byte.
-        machine: for the times of calls, and the link on which inputs come.
-        backward: whether it covers lists that run calls of the backward pass again.
-        depth: how many stages, how long a search.
-
-    Cost: LPs of some 300 rows for each stage: some 200 to choose the stages, one at each node.
-    """
-    fluid = fluid_bound(
-        trace, budget_bytes, machine, resident=True, host_budget_bytes=input_bytes(trace)
-    )
-    if fluid is None:
-        return None
-    step, lp_us = StepValues(trace, budget_bytes, backward), fluid.makespan_us
-    proved: list[tuple[float, str]] = []
-    for ends in _choices(step, machine, fluid.memory_prices, depth.reads):
-        program = RecomputeProgram(step, machine, ends)
-        found = program.program.search(depth.nodes, guess=False)
-        if found.ended == "infeasible":
-            return None
-        proved.append((_proved_us(program, found, first_wait_us(trace, machine)), found.ended))
-    most_us, ended = max(proved)
-    return RecomputeBound(max(most_us, lp_us), lp_us, most_us, backward, ended)
-
-
-def _choices(
-    step: StepValues, machine: Machine, prices: Mapping[int, float], reads: int
-) -> list[list[int]]:
-    """The stages that are tried; in a short step each call is one, and no choice proves more."""
-    widest = widest_ends(step, reads)
-    if len(widest) == len(step.trace.calls):
-        return [widest]
-    return [widest, dearest_ends(step, machine, prices)]
-
-
-def _proved_us(program: RecomputeProgram, found: WholeSolution, wait_us: float) -> float:
-    """The wait, the compute time, and what has to run again; of that a little is given away to
-    rounding."""
-    again = max(0.0, found.bound) * (1 - 10 * TOLERANCE)
-    return wait_us + (sum(program.duration_ns) + again * program.unit_ns) / 1000
+    values = set(step.values)
+    seen: set[int] = set()
+    near: set[int] = set()
+    before, pairs = -1, list[tuple[int, int]]()
+    for call in step.trace.calls:
+        touched = values.intersection(call.touched())
+        if not touched:
+            continue
+        if seen.intersection(call.ins) - near:
+            pairs.append((before, call.id))
+        before, near = call.id, touched
+        seen |= touched
+    return pairs

@@ -1,15 +1,15 @@
-"""auto: in-core where it fits, else the best of the planners that are cheap to ask, else a search.
+"""auto: in-core where it fits, else the best of the quick planners, else a search.
 
-Planning costs milliseconds and a step costs seconds, so `auto` asks several planners and returns
+Planning costs milliseconds and a step costs seconds, so `auto` runs several planners and returns
 the plan with the smallest simulated makespan. Where that is far from the lower bound for any list,
 recomputation may pay. `dtr` and `superneurons` recompute by their own rules. `combined` searches,
 up to a number of evaluations, and also over other forms of the step if the caller offers some
 (`execution/compose.py` does; planners know no rewrites). No single window is best everywhere: over
 ResNet-18, ResNet-50 and VGG-11, two links and five budgets, the default loses up to 10 % against
 the best of twelve windows (six sizes, two places for parameters), a window of size 1 up to 15 %;
-those asked here lose nothing. Where the best is still far from the bound, the other planners are
-asked too, so that none of them is faster by more than 3 %. Where it is near, those that answer
-within a second are asked all the same. Read next: `poll.py`, which asks them; `registry.py`.
+those tried here lose nothing. Where the best is still far from the bound, the other planners run
+too, so that none of them is faster by more than 3 %. Where it is near, those that take less than a
+second run all the same. Read next: `poll.py`, which runs them; `registry.py`.
 """
 
 from __future__ import annotations
@@ -44,22 +44,22 @@ from ooctrain.sched.planners.vdnn import Vdnn
 from ooctrain.sched.planners.window import SlidingWindow, WindowCyclic
 from ooctrain.sched.planning.effort import check_evaluations
 from ooctrain.sched.planning.forms import StepForm, by_promise, forms_of
-from ooctrain.sched.planning.host_room import without_host
+from ooctrain.sched.planning.host_gaps import without_host
 from ooctrain.sched.planning.planner import Planner
 from ooctrain.sched.planning.question import Question
 from ooctrain.sched.schedule import BYTES, Granule, Plan
 from ooctrain.step.machine import Machine
 from ooctrain.step.trace import Trace
 
-#: Where chunks waste more than this share of the budget, planners that move parts of variables are
-#: asked to the byte too.
+#: Where chunks waste more than this share of the budget, planners that move parts of variables
+#: also plan to the byte.
 WASTE = 0.01
 #: A list that is further than this from what no list beats is compared with those of a rewritten
 #: step, also where a list of the step as it is might be as good.
 FAR = 1.1
-#: In shorter steps (calls) all planners are asked; in long ones only those that are often best.
+#: In shorter steps (calls) all planners run; in long ones only those that are often best.
 SHORT_STEP, LONG_STEP = 30, 3000
-#: In steps of at most these calls those are asked too that take half a second, even near the bound.
+#: In steps of at most these calls planners that take half a second run even near the bound.
 MOST_CALLS_QUICK = 1000
 #: Steps of more calls are searched once more as if the host had no room.
 TWICE_SEARCHED = 100
@@ -74,13 +74,13 @@ def other_windows() -> tuple[Planner, ...]:
     )
 
 
-def best_at_times() -> tuple[Planner, ...]:
-    """Who is the best now and then."""
+def occasionally_best() -> tuple[Planner, ...]:
+    """Planners that win on some networks."""
     return (Rotor(), Pofo(), BnRecompute(), TflmsHybrid(), Capuchin(), LmsGrid())
 
 
 def best_on_short_steps() -> tuple[Planner, ...]:
-    """Who is the best of all only where a step has few calls."""
+    """Planners that win only on steps of few calls."""
     return (
         Lru(), ChenSqrt(), Revolve(), DynProg(), Vdnn(), Hmms(), Prefix(), WindowCyclic(),
         CheckmateLp(), Checkmate(),
@@ -92,30 +92,43 @@ def makespan_us(plan: Plan) -> float:
     return plan.makespan_us
 
 
-def nobody_else(question: Question, best: Plan | None) -> Sequence[Planner]:
-    """Whom a composition asks that has no other planners."""
+def no_other_planners(question: Question, best: Plan | None) -> Sequence[Planner]:
+    """Default: no planners that rewrite the step."""
     return ()
 
 
 class Auto:
-    """The plan of `keep-all` where all fits, or of `belady` if it gains more than `NEAR` by when
-    inputs come in; else the best of `window` with several windows, `belady` and `naive`, in short
-    steps of `dtr` and `prefix`; of `dtr`, `superneurons` and `combined` too, where the best so far
-    is more than `NEAR` from the bound or there is none (they need less host memory). `combined`
-    searches forms of the step, too, that were offered: all of them if no number of evaluations is
-    set, else the one that promises most (`sched/planning/forms.py`). Where its plan is still so far
-    from the bound it searches longer steps once more as if the host had no room, asks the other
-    planners, and takes what gains more than `NEAR`.
-    Cost: theirs together.
+    """The fastest plan of several planners, which run in stages.
+
+    A plan is *near* while it takes at most `NEAR` times the bound; with no plan, nothing is near.
+
+    | stage | condition | planners |
+    |---|---|---|
+    | 1 | always | `keep-all` |
+    | 2 | it fits, but is not near | `belady`; `prefix`, `combined` on short steps: inputs earlier |
+    | 3 | it does not fit (so for all stages below) | `window` |
+    | 4 | not near | `dtr`, `superneurons`, which need less host memory |
+    | 5 | always | `belady` |
+    | 6 | near, at most `MOST_CALLS_QUICK` calls | `dtr`, `prefix` |
+    | 7 | a plan is found | planners that rewrite the step (`others`) |
+    | 8 | not near | `combined`, over the step and the forms of it that are offered |
+    | 9 | always | other windows, `naive` |
+    | 10 | not near | `combined` without host memory; those that win on some networks |
+    | 11 | no plan yet | `window` on the offered forms |
+    | 12 | far from the bound, no plan of stage 7 | `others`, whatever the best plan |
+
+    With a number of evaluations stage 8 searches only the form that promises most
+    (`sched/planning/forms.py`). From stage 10 on a plan has to gain more than `NEAR` to be taken.
+    Cost: that of all these planners together.
 
     Args:
-        others: whom to ask besides; `execution/planners.py` hands in those that rewrite the step.
-        evaluations: of the search; None: as many as the question says, or as `combined` does.
+        others: planners that rewrite the step, handed in by `execution/planners.py`.
+        evaluations: number that `combined` may use; None: the question's, or its own.
     """
 
     name = "auto"
 
-    def __init__(self, others: Others = nobody_else, evaluations: int | None = None) -> None:
+    def __init__(self, others: Others = no_other_planners, evaluations: int | None = None) -> None:
         check_evaluations(self.name, evaluations)
         self._others, self._evaluations = others, evaluations
         self._step_us: Callable[[Plan], float] = makespan_us
@@ -135,16 +148,16 @@ class Auto:
         auto._evaluations = evaluations if self._evaluations is None else self._evaluations
         return auto
 
-    def asking_nobody_besides(self) -> Auto:
-        """The same, of the planners that are known here alone: none of them rewrites the step."""
+    def without_rewriting_planners(self) -> Auto:
+        """The same without the planners of `others`: no plan rewrites the step."""
         auto = copy.copy(self)
-        auto._others = nobody_else
+        auto._others = no_other_planners
         return auto
 
     @property
-    def asks_nobody_besides(self) -> bool:
-        """Whether it was told so, or knew nobody."""
-        return self._others is nobody_else
+    def has_rewriting_planners(self) -> bool:
+        """Whether planners of `others` run too."""
+        return self._others is not no_other_planners
 
     def offered(self, steps: Mapping[str, Trace]) -> Auto:
         """See `OfferedPlanner`."""
@@ -156,7 +169,7 @@ class Auto:
         self, trace: Trace, budget_bytes: int, machine: Machine, *, granule: Granule = BYTES,
         host_budget_bytes: int | None = None, seed: int = 0, time_limit_s: float | None = None,
     ) -> Plan:  # fmt: skip
-        """See `Planner`. The minimum is the least of all asked; a time limit ends the asking."""
+        """See `Planner`. The minimum is the least of all that ran; a time limit ends it."""
         question = Question(
             trace, budget_bytes, machine, granule, host_budget_bytes, seed, time_limit_s,
             self._evaluations,
@@ -165,10 +178,10 @@ class Auto:
         poll.ask(KeepAll())
         near_us = NEAR * lower_bound(trace, budget_bytes, machine).makespan_us
         if poll.best is not None and poll.best_us > near_us:
-            poll.ask_also(Belady())  # inputs may come in beside calls
+            poll.ask_also(Belady())  # inputs may come in while calls run
             self._make_room_for_inputs(poll, near_us)
         if poll.best is None:
-            # The planners that gain most come first: there may be no time for the others.
+            # The planners that gain most come first, as time may run out.
             poll.ask(SlidingWindow())
             if poll.best_us > near_us:
                 poll.ask(Dtr(), SuperNeurons())
@@ -191,8 +204,8 @@ class Auto:
         return poll.outcome()
 
     def _make_room_for_inputs(self, poll: Poll, near_us: float) -> None:
-        """Asks who computes again, though all fits: what is dropped leaves room for inputs that
-        come in earlier.
+        """Planners that recompute run though all fits: dropped values leave memory for inputs,
+        which then come in earlier.
         """
         short = len(poll.question.trace.calls) <= SHORT_STEP
         for planner in (Prefix(), *((Combined(),) if short else ())):
@@ -200,7 +213,7 @@ class Auto:
                 poll.ask_also(planner)
 
     def _searched(self, poll: Poll, forms: Sequence[StepForm], near_us: float) -> StepForm:
-        """Asks `combined` for the step and its other forms. The one that is the best."""
+        """Runs `combined` on the step and its other forms; returns the best form."""
         granule, asked = poll.question.granule, forms
         if self._evaluations is not None and len(forms) > 1:
             asked = [by_promise(forms, poll.promise)[0].form]
@@ -215,7 +228,7 @@ class Auto:
         return next((form for form in asked if best == (form.rewrite,)), asked[0])
 
     def _ask_the_rest(self, poll: Poll, form: StepForm, near_us: float) -> None:
-        """Asks the others in turn, until a plan is near the bound. What is no more than `NEAR`
+        """Runs the remaining planners in turn until a plan is near the bound. A plan at most `NEAR`
         behind stays: a plan in chunks can be executed anywhere."""
         if poll.is_over():
             return
@@ -226,7 +239,7 @@ class Auto:
         if wasted(poll.question):
             rest += [Combined()]
         if calls < LONG_STEP:
-            rest += best_at_times()
+            rest += occasionally_best()
         if calls <= SHORT_STEP:
             rest += best_on_short_steps()
         for planner in rest:

@@ -20,13 +20,13 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from ooctrain.sched.planning.decisions import Decisions, Gap, runs_once
-from ooctrain.sched.planning.host_room import (
-    RoomForGaps,
+from ooctrain.sched.planning.host_gaps import (
+    HostGaps,
     host_left_bytes,
 )
 from ooctrain.sched.planning.lower import plan_of
 from ooctrain.sched.planning.parameters import check_whole_numbers
-from ooctrain.sched.planning.planner import host_lacks, infeasible
+from ooctrain.sched.planning.planner import host_too_small, infeasible
 from ooctrain.sched.planning.question import Question
 from ooctrain.sched.planning.rematerialise import Use
 from ooctrain.sched.planning.residency import Liveness, check_both_memories
@@ -63,7 +63,7 @@ class Belady:
         self, trace: Trace, budget_bytes: int, machine: Machine, *, granule: Granule = BYTES,
         host_budget_bytes: int | None = None, seed: int = 0, time_limit_s: float | None = None,
     ) -> Plan:  # fmt: skip
-        """See `Planner`. The minimum is what the largest call needs beside what never leaves. The
+        """See `Planner`. The minimum is what the largest call needs with what never leaves. The
         host's room is counted only where the plan would need more than the host has.
         """
         question = Question(trace, budget_bytes, machine, granule)
@@ -144,7 +144,7 @@ def evictions(
     """
     budget_bytes, granule = question.budget_bytes, question.granule
     opening = sorted(gaps, key=lambda gap: (-gap.after, gap.var))
-    room = _host_room(gaps, question, len(resident_bytes))
+    host = _host_gaps(gaps, question, len(resident_bytes))
     taken = dict.fromkeys(gaps, 0)
     farthest: list[tuple[bool, int, int, Gap]] = []  # heap of open gaps, that ends last first
     away_bytes, returning = 0, [0] * (len(resident_bytes) + 1)
@@ -152,17 +152,17 @@ def evictions(
         away_bytes -= returning[position]
         while needed - away_bytes > budget_bytes:
             if not farthest:
-                raise host_lacks(name)
+                raise host_too_small(name)
             gap = farthest[0][-1]
             if gap.before <= position:
                 heapq.heappop(farthest)
                 continue
-            lacking = needed - away_bytes - budget_bytes
+            missing = needed - away_bytes - budget_bytes
             part = gap.hi - taken[gap]
             if granule.ranges:
-                part = min(part, granule.granted(lacking))
-            if room is not None:
-                part = _fitting(room, gap, taken[gap], part, granule)
+                part = min(part, granule.granted(missing))
+            if host is not None:
+                part = _fitting(host, gap, taken[gap], part, granule)
             if not part:
                 heapq.heappop(farthest)
                 continue
@@ -173,30 +173,30 @@ def evictions(
                 heapq.heappop(farthest)
         while opening and opening[-1].after == position:
             gap = opening.pop()
-            if room is not None:
-                room.open(gap)
+            if host is not None:
+                host.open(gap)
             heapq.heappush(farthest, (gap in stays, -gap.before, gap.var, gap))
     for gap, size_bytes in taken.items():
         if size_bytes:
             yield Gap(gap.var, 0, size_bytes, gap.after, gap.before)
 
 
-def _host_room(gaps: Sequence[Gap], question: Question, runs: int) -> RoomForGaps | None:
-    """The room on the host for gaps; None where all of them fit together."""
+def _host_gaps(gaps: Sequence[Gap], question: Question, runs: int) -> HostGaps | None:
+    """What the host can hold of the gaps; None where all of them fit together."""
     left_bytes = host_left_bytes(question)
     if left_bytes is None or sum(gap.hi - gap.lo for gap in gaps) <= left_bytes:
         return None
     trace = question.trace
     inputs = frozenset(v for v in trace.initial if not trace.variables[v].persistent)
-    return RoomForGaps(left_bytes, runs, inputs)
+    return HostGaps(left_bytes, runs, inputs)
 
 
-def _fitting(room: RoomForGaps, gap: Gap, taken: int, part: int, granule: Granule) -> int:
-    """As many bytes of a part as the host has room for, in granules; they are taken."""
-    fits = room.fitting(gap, taken, part)
+def _fitting(host: HostGaps, gap: Gap, taken: int, part: int, granule: Granule) -> int:
+    """As many bytes of a part as still fit on the host, in granules; they are taken."""
+    fits = host.fitting(gap, taken, part)
     if fits < part:
         fits = fits - fits % granule.size_bytes if granule.ranges else 0
-        fits = room.fitting(gap, taken, fits) if fits > 0 else 0
+        fits = host.fitting(gap, taken, fits) if fits > 0 else 0
     if fits:
-        room.take(gap, taken, fits)
+        host.take(gap, taken, fits)
     return fits

@@ -58,7 +58,7 @@ class BnRecompute:
     def __post_init__(self) -> None:
         if self.swap not in SWAPPERS:
             raise ConfigError(
-                f"bn-recompute: swap={self.swap!r} names no planner that can swap beside it",
+                f"bn-recompute: swap={self.swap!r} is not a planner that can swap with it",
                 code="OOC-105",
                 fix=f"one of {', '.join(SWAPPERS)}",
             )

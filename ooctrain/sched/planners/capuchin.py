@@ -12,8 +12,8 @@ section 4. Departures: access times are those of the machine's model, not of a m
 which accesses lie in the peak is seen from the bytes at each call; copies start as early as the
 shared engine finds room, there at an access before (the in-trigger, moved by feedback); a choice
 that does not fit once it is played through is extended; and since such a rule may fail at a budget
-where it succeeded at a smaller one, every value that may leave is released where it fails.
-Read next: `prefix.py`, which sorts once; `combined.py`, which searches.
+where it succeeded at a smaller one, every value that may leave is released where it fails. Read
+next: `prefix.py`, which sorts once; `combined.py`, which searches.
 """
 
 from __future__ import annotations
@@ -190,7 +190,7 @@ class Policy:
         return Played(runs, gaps, liveness.least_budget(runs, gaps))
 
     def copies_of(self, var: int, out: Lane, back: Lane) -> RoundTrip:
-        """How a value would travel in its interval, beside others."""
+        """How a value would travel in its interval, along with others."""
         gap, machine = self.intervals[var], self.question.machine
         out_ns, in_ns = machine.transfer_ns(gap.hi, "out"), machine.transfer_ns(gap.hi, "in")
         due_ns = self._end_ns[gap.before - 1]
@@ -205,14 +205,14 @@ class Policy:
         """Time to compute a value again, with those of its sources that are gone by then."""
         trace, needed = self.question.trace, self.intervals[var].before
         lasting = trace.end_variables.values()
-        calls, lacking = set[int](), [var]
-        while lacking:
-            producer = trace.producer[lacking.pop()]
+        calls, missing = set[int](), [var]
+        while missing:
+            producer = trace.producer[missing.pop()]
             if producer is None or not trace.calls[producer].pure:
                 return math.inf
             if producer not in calls:
                 calls.add(producer)
-                lacking += [
+                missing += [
                     source
                     for source in trace.calls[producer].ins
                     if source in dropped

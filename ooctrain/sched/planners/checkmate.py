@@ -1,24 +1,27 @@
 """checkmate: the least time to compute again on any graph, as a mixed-integer program.
 
 Chains have dynamic programs (`rotor`). On a graph with branches the choice is what runs in which
-stage and what is kept into the next, and memory depends on both; `checkmate.py` writes that
-as linear rows over whole numbers, and branch and bound (HiGHS) solves it. Nothing is offloaded. The
+stage and what is kept into the next, and memory depends on both; `StageProgram` writes that as
+linear rows over whole numbers, and branch and bound (HiGHS) solves it. Nothing is offloaded. The
 search ends after a number of nodes, not of seconds, so the plan is the same on every machine; the
 plan's notes state objective, bound and gap, and what ended it ("time" where the caller's limit did:
 only then the plan depends on the machine). `checkmate-lp` solves the relaxation and rounds it in
 two phases: what is kept, then what has to run for that.
 
 Source: Jain, Jain, Nrusimha, Gholami, Abbeel, Keutzer, Stoica and Gonzalez, Checkmate: breaking the
-memory wall with optimal tensor rematerialization (MLSys 2020). Departures: long
-steps are grouped (`checkmate.py`), which costs optimality, as do their narrower choices: only
-forward nodes run again, and only in the backward pass; there, and where the search ends before the
-optimum, the answer is no worse than the relaxation rounded; the rounding tries several thresholds
-and memory allowances, where the paper has one of each. What its lists cannot: run a call twice in
-one stage, change the order of calls, offload, fetch an input twice. Lists of other planners can,
-and some are faster: so those of `rotor`, `dtr`, `prefix` and `combined` take part, made as if the
-host had room for the inputs alone, and the note `from` says whose it is (`checkmate_baselines.py`;
-`checkmate:combined=false` leaves out the last two, which search, too). Read next:
-`checkmate.py`, `checkmate.py`, `checkmate.py`, `checkmate_baselines.py`; `rotor.py` for chains.
+memory wall with optimal tensor rematerialization (MLSys 2020): the graph of operations, the program
+over R, S, U and FREE, the two-phase rounding. Departures: values instead of nodes are kept, so a
+node with several outputs may keep some; a storage that an output takes over is let go; only R has
+to be whole, since for whole R the least S and the greatest FREE are. Long steps are grouped
+(`grouped_calls`, as Rockmate does, Zhao et al. 2023, in small), which costs optimality, as do their
+narrower choices: only forward nodes run again, and only in the backward pass; there, and where the
+search ends before the optimum, the answer is no worse than the relaxation rounded; the rounding
+tries several thresholds and memory allowances, where the paper has one of each. Its lists cannot
+run a call twice in one stage, change the order of calls, offload, or fetch an input twice. Lists of
+other planners can, and some are faster: so those of `rotor`, `dtr`, `prefix` and `combined` take
+part, made as if the host could hold only the inputs, and the note `from` names the planner
+(`checkmate_baselines.py`; `checkmate:combined=false` leaves out the last two, which search, too).
+Read next: `checkmate_baselines.py`; `rotor.py` for chains.
 """
 
 from __future__ import annotations
@@ -33,8 +36,8 @@ from ooctrain.errors import ConfigError
 from ooctrain.sched.bounds.closed import arrivals_us
 from ooctrain.sched.bounds.linear import INFINITE, LinearProgram, Term, WholeSolution
 from ooctrain.sched.planners.checkmate_baselines import (
-    ALONE,
     SIMPLE,
+    WITHOUT_SEARCH,
     Companions,
     least_plans,
     plans_of,
@@ -52,197 +55,365 @@ from ooctrain.sched.schedule import BYTES, Granule, Plan, Run
 from ooctrain.step.machine import Machine, call_durations_ns
 from ooctrain.step.trace import Call, Trace
 
-# A step as a graph of nodes that run as a whole, which is what `checkmate` decides about.
-#
-# A node is a call. In a long step it is a few calls in a row that want the same values: the
-# updates of running statistics and parameters belong to the call before them, batch statistics to
-# the convolution, and a backward call joins the one before it if it reads no further value of the
-# forward pass. Then the program has a third of the rows, at the price that a node runs as a whole.
-# Parameters and what is updated in place never leave, so they are a number of bytes, not values.
-# Source: Checkmate's graph of operations; the grouping is that of Rockmate (Zhao et al. 2023) in
-# small.
+# What both planners share. `ByStages` is a planner: runs for the budget, runs for the least memory,
+# and planners whose lists take part. `Rematerialising` plans one question: each call once comes
+# first; then all dropped, the least of `rotor` and `dtr`, and what the program finds. The fastest
+# list that fits becomes the plan; lists of other planners are compared with it.
 
 
-BEFORE = -1  # the node that makes what is there before the step
-FORWARD = ("forward", "loss")
-#: A value of less than this share of the largest one is no reason for a node of its own.
-SMALL = 1 / 256
+#: Share of a time limit that is left to companions that search.
+KEPT = 0.5
+#: A solver's optimum may be above the true one by this share.
+ROUNDING = 1e-6
+
+
+class TimedRuns(NamedTuple):
+    """Some runs, and what they take."""
+
+    time_ns: int
+    need_bytes: int
+    witness: str
+    runs: tuple[Run, ...]
+
+
+class ByStages(ABC):
+    """What both planners are: a program over stages, with the plan made of its solution.
+
+    Attributes:
+        name, exact, most: see `Checkmate`.
+    """
+
+    __slots__ = ()
+    name: ClassVar[str]
+    exact: int
+    most: int
+
+    def plan(
+        self, trace: Trace, budget_bytes: int, machine: Machine, *, granule: Granule = BYTES,
+        host_budget_bytes: int | None = None, seed: int = 0, time_limit_s: float | None = None,
+    ) -> Plan:  # fmt: skip
+        """See `Planner`. The minimum is the least need among keeping all, dropping all, the
+        least of `rotor` and `dtr`, what `least` finds, and `least_plans` of companions.
+        """
+        question = Question(
+            trace, budget_bytes, machine, granule, host_budget_bytes, seed, time_limit_s,
+            self.taking_part().evaluations,
+        )  # fmt: skip
+        step = limited(self.name, trace, granule, self.exact, self.most)
+        return Rematerialising(self.name, question, step, self).plan()
+
+    @abstractmethod
+    def taking_part(self) -> Companions:
+        """Planners whose lists take part."""
+
+    @abstractmethod
+    def least(self, asked: Rematerialising) -> Iterator[tuple[Run, ...]]:
+        """Runs for the least memory that is found."""
+
+    @abstractmethod
+    def within(self, asked: Rematerialising) -> tuple[list[tuple[Run, ...]], Mapping[str, Any]]:
+        """Runs for the budget, and what is known of them."""
+
+
+def limited(
+    name: str, trace: Trace, granule: Granule, exact: int, most: int
+) -> tuple[RunGraph, bool]:
+    """(the step as a graph, whether each node is a call: then all may run again).
+
+    Raises:
+        ConfigError: it has too many groups.
+    """
+    liveness = Liveness(trace, granule)
+    is_short = len(trace.calls) <= exact
+    rows = single_calls(trace) if is_short else grouped_calls(trace, liveness.size)
+    if len(rows) > most:
+        raise ConfigError(
+            f"{name}: the step is too long for a program over all pairs of its calls",
+            code="OOC-105",
+            numbers=f"{len(trace.calls)} calls in {len(rows)} groups, at most {most}",
+            fix=f"prefix or combined; {name}:most={len(rows)}, and much time; or the rewrite fuse",
+        )
+    return RunGraph(liveness, rows), is_short
+
+
+class Rematerialising:
+    """One question, and the runs that are compared for it.
+
+    Attributes:
+        graph: the step by nodes.
+        search_too: whether companions that search take part.
+        deadline: for all; that of the programs is earlier, if companions search, too.
+        cut_short: whether a deadline has ended one of them.
+    """
+
+    def __init__(
+        self, name: str, question: Question, step: tuple[RunGraph, bool],
+        planner: ByStages,
+    ):  # fmt: skip
+        self.name, self.question, self.planner = name, question, planner
+        self.graph, self.backward = step
+        self.deadline = self._programs = Deadline.after(question.time_limit_s)
+        self.search_too = bool(planner.taking_part().for_least)
+        if self.search_too:
+            self._programs = self.deadline.earlier(KEPT * (question.time_limit_s or 0.0))
+        self.cut_short = False
+        self.liveness = Liveness(question.trace, question.granule)
+        self.call_ns = call_durations_ns(question.trace, question.machine)
+        calls = question.trace.calls
+        self.node_ns = [
+            sum(self.call_ns[c] for c in node.calls if calls[c].pure or len(node.calls) == 1)
+            for node in self.graph.nodes
+        ]
+
+    def program(self, budget_bytes: int | None, *, whole: bool = True) -> StageProgram:
+        """The program for a budget, or for the least one, or its relaxation."""
+        freedom = Freedom(whole, self.backward)
+        return StageProgram(self.graph, self.node_ns, budget_bytes, freedom)
+
+    def searched(self, program: StageProgram, nodes: int) -> WholeSolution:
+        """What comes of a program, within a number of nodes and the time that is left."""
+        found = program.program.search(nodes, self._programs.left_s())
+        self.cut_short |= found.ended == "time"
+        return found
+
+    def is_over(self) -> bool:
+        """Whether the time for programs is over; the plan says so if it is."""
+        passed = self._programs.passed()
+        self.cut_short |= passed
+        return passed
+
+    def at_least_once_us(self, bound_us: float) -> float:
+        """A bound, or what it takes to run each call once, which is one too."""
+        return max(bound_us, sum(self.call_ns) / 1000)
+
+    def plan(self) -> Plan:
+        """The fastest plan that fits: the program's, or a companion's."""
+        question, companions = self.question, self.planner.taking_part()
+        budget, lists = question.budget_bytes, list[Plan]()
+        ways = self._ways(_without_search(question))
+        if all(way.need_bytes > budget for way in ways):
+            ways += self._ways(self.planner.least(self))
+        if all(way.need_bytes > budget for way in ways):
+            least = min(ways, key=lambda way: way.need_bytes)
+            if self.search_too:
+                asked = companions.for_least
+                lists = least_plans(asked, question, least.need_bytes, self.deadline)
+            needs = [(least.need_bytes, least.witness), *((p.peak_bytes, "") for p in lists)]
+            least_bytes, witness = min(needs)
+            if least_bytes > budget:
+                raise infeasible(self.name, budget, least_bytes, witness)
+        best, notes = self._own(ways)
+        plans = [] if best is None else [best]
+        if best is None or best.makespan_us > arrivals_us(question.trace, question.machine):
+            plans += [plan for plan in lists if plan.peak_bytes <= budget]
+            asked = companions.planners
+            known, self.cut_short = plans_of(asked, question, self.deadline, self.cut_short)
+            plans += known
+        fastest = min(plans, key=lambda plan: plan.makespan_us)
+        check_host(self.name, fastest, question.host_budget_bytes)
+        return self._noted(fastest, notes)
+
+    def _own(self, ways: Sequence[TimedRuns]) -> tuple[Plan | None, Mapping[str, Any]]:
+        """The plan of what computes least, of these and of what the program finds; and what is
+        known of all that the program allows.
+        """
+        budget = self.question.budget_bytes
+        if ways[0].need_bytes <= budget:  # nothing computes less than to run each call once
+            found = list[tuple[Run, ...]]()
+            notes: Mapping[str, Any] = {"bound_us": ways[0].time_ns / 1000, "ended": "optimal"}
+        else:
+            found, notes = self.planner.within(self)
+        fitting = [w for w in [*ways, *self._ways(found)] if w.need_bytes <= budget]
+        if not fitting:
+            return None, notes
+        decisions = Decisions(min(fitting, key=lambda way: way.time_ns).runs)
+        return plan_of(self.name, self.question, decisions), notes
+
+    def _ways(self, choices: Iterable[Sequence[Run]]) -> list[TimedRuns]:
+        """What some runs take; those that cannot be are left out."""
+        ways = []
+        for runs in choices:
+            try:
+                need, witness = self.liveness.least_budget(runs)
+            except ConfigError:  # they read what has been taken over
+                continue
+            time_ns = sum(self.call_ns[run.call] for run in runs)
+            ways.append(TimedRuns(time_ns, need, witness, tuple(runs)))
+        return ways
+
+    def _noted(self, plan: Plan, notes: Mapping[str, Any]) -> Plan:
+        """The plan, and how far its computing may be from the least of what the program allows:
+        where calls are grouped, of lists that run a group as a whole. A list of another kind, or of
+        another form of the step, may compute less; then the gap is below 0.
+        """
+        runs = [i.call for i in plan.schedule.instructions if isinstance(i, Run)]
+        call_ns = call_durations_ns(plan.trace, self.question.machine)
+        objective_us, bound_us = sum(map(call_ns.__getitem__, runs)) / 1000, notes["bound_us"]
+        numbers = {
+            "objective_us": objective_us, "groups": len(self.graph.nodes),
+            "runs_again": len(runs) - len(plan.trace.calls),
+        }  # fmt: skip
+        if bound_us is not None:
+            if objective_us < bound_us <= objective_us * (1 + ROUNDING):  # solvers round
+                bound_us = objective_us
+            gap = (objective_us - bound_us) / objective_us if objective_us else 0.0
+            numbers |= {"bound_us": bound_us, "gap": gap}
+        whose = {"from": plan.notes["from"]} if "from" in plan.notes else {}
+        cut_short = {"cut_short": True} if self.cut_short else {}
+        return replace(plan, notes={"ended": notes["ended"], **whose, **numbers, **cut_short})
+
+
+def _without_search(question: Question) -> Iterator[tuple[Run, ...]]:
+    """Each call once, first; all that may be dropped, dropped once, and after each reader; and what
+    `rotor` and `dtr` need least for.
+    """
+    trace = question.trace
+    yield runs_once(trace)
+    values = droppable(trace)
+    yield rematerialise(trace, values)
+    yield rematerialise(trace, values, again=values)
+    yield from runs_for_least(SIMPLE, question)
+
+
+#: Shares from which on a fraction of a value is kept, and shares of memory that rounding may cost.
+THRESHOLDS = (0.25, 0.5, 0.75)
+ALLOWANCES = (0.0, 0.1, 0.25)
+#: A search tree has all its nodes up to this many whole columns.
+USUAL_COLUMNS = 100
 
 
 @dataclass(frozen=True, slots=True)
-class RunNode:
-    """Calls that run one after the other.
+class Checkmate(ByStages):
+    """The program over whole numbers.
 
     Args:
-        calls: their ids.
-        ins: values from other nodes that they read.
-        outs: values that other nodes or the next step read.
-        claim_bytes: the most that they claim beside what is held before them.
-        again: whether they may run again.
+        nodes: most nodes of the search tree; in proportion fewer from `USUAL_COLUMNS` on.
+        exact: steps of more calls than this are grouped.
+        most: more groups than this are refused.
+        companions: planners whose lists take part.
+
+    Cost: a search over (groups^2 / 2) whole columns and as many rows for each reader of a value;
+    that of the others, for a few budgets more where nothing else fits.
     """
 
-    calls: tuple[int, ...]
-    ins: tuple[int, ...]
-    outs: tuple[int, ...]
-    claim_bytes: int
-    again: bool
+    name: ClassVar[str] = "checkmate"
+
+    nodes: int = 200
+    exact: int = 30
+    most: int = 150
+    companions: Companions = WITHOUT_SEARCH
+
+    def __post_init__(self) -> None:
+        limits = {"nodes": self.nodes, "exact": self.exact, "most": self.most}
+        check_whole_numbers(self.name, limits)
+        check_evaluations(self.name, self.companions.evaluations)
+
+    def with_evaluations(self, evaluations: int) -> Checkmate:
+        """See `SearchingPlanner`."""
+        if self.companions.evaluations is not None:
+            return self
+        return replace(self, companions=replace(self.companions, evaluations=evaluations))
+
+    def offered(self, steps: Mapping[str, Trace]) -> Checkmate:
+        """See `OfferedPlanner`. The program is of the step as it is; companions may take a form."""
+        return replace(self, companions=self.companions.offered(steps))
+
+    def taking_part(self) -> Companions:
+        """Planners whose lists take part."""
+        return self.companions
+
+    def _tree(self, program: StageProgram) -> int:
+        """Nodes of the search tree: fewer where each takes longer."""
+        whole = max(len(program.run), USUAL_COLUMNS)
+        return max(1, self.nodes * USUAL_COLUMNS // whole)
+
+    def least(self, asked: Rematerialising) -> Iterator[tuple[Run, ...]]:
+        """Runs for the least memory that is found."""
+        program = asked.program(None)
+        found = asked.searched(program, self._tree(program))
+        if found.values:
+            yield asked.graph.runs(program.chosen(found.values))
+
+    def within(self, asked: Rematerialising) -> tuple[list[tuple[Run, ...]], Mapping[str, Any]]:
+        """Runs for the budget, and what is known of them."""
+        program = asked.program(asked.question.budget_bytes)
+        found = asked.searched(program, self._tree(program))
+        is_bound = found.ended != "infeasible"  # where groups do not fit, single calls may
+        bound_us = asked.at_least_once_us(found.bound * program.unit_ns / 1000)
+        notes = {"bound_us": bound_us if is_bound else None, "ended": found.ended}
+        runs = [asked.graph.runs(program.chosen(found.values))] if found.values else []
+        if found.ended != "optimal":
+            runs += roundings_within(asked)[0]
+        return runs, notes
 
 
-class RunGraph:
-    """The nodes of a step.
+@dataclass(frozen=True, slots=True)
+class CheckmateLp(ByStages):
+    """The relaxation of the program, rounded.
 
     Args:
-        rows: the calls of each node, in order.
+        exact, most: see `Checkmate`.
 
-    Attributes:
-        nodes: in order.
-        resident_bytes: of what stays on the device all the time.
-        made: {value: the node that makes it}; an input is made by its first reader, which waits for
-            the copy. `BEFORE` for what is on the device before the step.
-        fetched: inputs; no node makes them again.
-        users: {value: the nodes that read it}.
-        taker: {value: the node that takes over its storage}.
-        ends: values that the next step needs.
-        until: for each node the last stage in which it can run, as a parameter that it reads is
-            updated then.
+    Cost: a linear program for each allowance of memory, no search.
     """
 
-    def __init__(self, liveness: Liveness, rows: Sequence[tuple[int, ...]]):
-        self.trace, self.size = liveness.trace, liveness.size
-        self._liveness = liveness
-        self._fixed, self._updated = always_resident(self.trace)
-        self.resident_bytes = sum(
-            self.size[v] for v in self._fixed if self.trace.producer[v] is None
-        )
-        node_of = {call: place for place, row in enumerate(rows) for call in row}
-        self.ends = frozenset(self.trace.end_variables.values()) - self._fixed
-        self.fetched = liveness.inputs
-        self.made: dict[int, int] = {}
-        self.users: dict[int, tuple[int, ...]] = {}
-        for v, producer in enumerate(self.trace.producer):
-            readers = tuple(sorted({node_of[call] for call in self.trace.readers[v]}))
-            if v in self._fixed or not (readers or v in self.ends):
-                continue
-            if v in self.fetched:
-                self.made[v], self.users[v] = readers[0], readers
-            else:
-                self.made[v] = made = BEFORE if producer is None else node_of[producer]
-                self.users[v] = tuple(node for node in readers if node != made)
-        self.taker = {v: node_of[call] for v, call in self.trace.taker.items()}
-        self.nodes = [self._node(place, row) for place, row in enumerate(rows)]
-        last = len(rows)
-        self.until = [
-            min([node_of[self._updated[v]] for c in row for v in self._reads(c)], default=last)
-            for row in rows
-        ]
+    name: ClassVar[str] = "checkmate-lp"
 
-    def _reads(self, call: int) -> Iterator[int]:
-        """The parameters it reads that are updated in place later."""
-        return (v for v in self.trace.calls[call].ins if v in self._updated)
+    exact: int = 30
+    most: int = 150
 
-    def _node(self, place: int, row: tuple[int, ...]) -> RunNode:
-        calls = [self.trace.calls[call] for call in row]
-        read = dict.fromkeys(v for call in calls for v in call.ins if v in self.made)
-        ins = tuple(v for v in read if self.made[v] != place or v in self.fetched)
-        written = [v for call in calls for v in call.outs if v in self.made]
-        outs = tuple(v for v in written if self.users[v] or v in self.ends)
-        again = any(call.pure for call in calls) and not any(
-            v in outs for call in calls if not call.pure for v in call.outs
-        )
-        return RunNode(row, ins, outs, self._claim_bytes(calls, outs), again)
+    def __post_init__(self) -> None:
+        check_whole_numbers(self.name, {"exact": self.exact, "most": self.most})
 
-    def _claim_bytes(self, calls: Sequence[Call], outs: tuple[int, ...]) -> int:
-        """The most that some calls take beside what they find."""
-        inside, most, size = dict[int, int](), 0, self.size
-        last = {v: call.id for call in calls for v in call.touched()}
-        taken_bytes = 0  # storages from outside that have gone over to outputs
-        for call in calls:
-            most = max(
-                most, sum(inside.values()) - taken_bytes + self._liveness.claim_bytes[call.id]
-            )
-            for out, source in call.reuse.items():
-                if out not in self._fixed and inside.pop(source, None) is None:
-                    taken_bytes += size[source]
-            inside |= {v: size[v] for v in call.outs if v not in self._fixed}
-            inside = {v: s for v, s in inside.items() if v in outs or last[v] > call.id}
-        return most
+    def taking_part(self) -> Companions:
+        """None: this planner shows the rounding alone."""
+        return Companions()
 
-    def runs(self, chosen: Iterable[tuple[int, int]]) -> tuple[Run, ...]:
-        """The runs that some (stage, node) mean, without those whose outputs are never read.
+    def least(self, asked: Rematerialising) -> Iterator[tuple[Run, ...]]:
+        """Roundings of the relaxation for the least memory."""
+        yield from roundings(asked, None)[0]
 
-        Args:
-            chosen: which nodes run in which stages; each in its own stage besides.
-        """
-        pairs = sorted({*chosen, *((place, place) for place in range(len(self.nodes)))})
-        wanted = set(self.trace.end_variables.values())
-        runs: list[Run] = []
-        for stage, place in reversed(pairs):
-            for number in reversed(self.nodes[place].calls):
-                call = self.trace.calls[number]
-                kept = call.outs
-                if stage != place:
-                    kept = tuple(v for v in call.outs if v in wanted)
-                    if not (kept and call.pure):
-                        continue
-                runs.append(Run(number, kept if len(kept) < len(call.outs) else None))
-                wanted.difference_update(kept)
-                wanted.update(call.ins)
-        return tuple(reversed(runs))
+    def within(self, asked: Rematerialising) -> tuple[list[tuple[Run, ...]], Mapping[str, Any]]:
+        """Roundings of the relaxation for the budget and for a little less."""
+        found, cost_us = roundings_within(asked)
+        bound_us = asked.at_least_once_us(cost_us) if math.isfinite(cost_us) else None
+        return [*found, *self.least(asked)], {"bound_us": bound_us, "ended": "rounded"}
 
 
-def single_calls(trace: Trace) -> list[tuple[int, ...]]:
-    """Each call for itself."""
-    return [(call.id,) for call in trace.calls]
+def roundings_within(asked: Rematerialising) -> tuple[list[tuple[Run, ...]], float]:
+    """Roundings for the budget and for a little less; and what the relaxation says is the least
+    time, in us.
+    """
+    found: list[tuple[Run, ...]] = []
+    bound_us, budget_bytes = math.inf, asked.question.budget_bytes
+    for allowance in ALLOWANCES:
+        if asked.is_over():
+            break
+        spared = int((budget_bytes - asked.graph.resident_bytes) * allowance)
+        rounded, cost_us = roundings(asked, budget_bytes - spared)
+        found += rounded
+        bound_us = min(bound_us, cost_us)
+    return found, bound_us
 
 
-def grouped_calls(trace: Trace, size: Sequence[int]) -> list[tuple[int, ...]]:
-    """Calls in a row that want the same values."""
-    small = max(size, default=0) * SMALL
-    rows: list[tuple[int, ...]] = []
-    read: set[int] = set()  # values of the forward pass that the last row reads
-    for call in trace.calls:
-        values = _forward_values(trace, call)
-        narrow = all(size[v] <= small for v in call.outs)
-        if rows and _joins(trace.calls[rows[-1][-1]], call, values <= read, narrow):
-            rows[-1] += (call.id,)
-        else:
-            rows.append((call.id,))
-            read = set()
-        read |= values
-    return rows
+def roundings(
+    asked: Rematerialising, budget_bytes: int | None
+) -> tuple[list[tuple[Run, ...]], float]:
+    """Roundings of the relaxation, and its optimum in us."""
+    program = asked.program(budget_bytes, whole=False)
+    found = asked.searched(program, 1)
+    if not found.values:
+        return [], math.inf
+    chosen = [program.rounded(found.values, threshold) for threshold in THRESHOLDS]
+    return [asked.graph.runs(pairs) for pairs in chosen], found.bound * program.unit_ns / 1000
 
 
-def _joins(before: Call, call: Call, reads_no_more: bool, narrow: bool) -> bool:
-    """Whether a call belongs to the group of the one before it."""
-    if (before.phase in FORWARD) != (call.phase in FORWARD):
-        return False
-    if not call.pure:
-        return True
-    if call.phase in FORWARD:
-        return narrow and not set(call.ins).isdisjoint(before.outs)
-    return reads_no_more
-
-
-def _forward_values(trace: Trace, call: Call) -> set[int]:
-    """What a call reads that the forward pass made."""
-    return {
-        v for v in call.ins
-        if (made := trace.producer[v]) is not None and trace.calls[made].phase in FORWARD
-    }  # fmt: skip
-
-
-# Checkmate's program: which nodes run in which stage, and which values are kept into the next.
-#
-# Stage t ends with the first run of node t (the stages advance a frontier). R[t, k] says that node
-# k runs in stage t, S[t, v] that value v is kept into it. A node runs if each value that it reads
-# is kept or made in the same stage; a value is kept if it was there. U[t, k] counts the bytes held
-# just before node k may run: what was held before, plus the outputs of the node before, minus what
-# FREE lets go after that: values that are neither kept into the next stage nor read later in this
-# one. The product of these conditions is linear, as FREE is at most each of its factors. Source:
-# Jain et al., Checkmate: breaking the memory wall with optimal tensor rematerialization (MLSys
-# 2020): the program over R, S, U and FREE, and the two-phase rounding. Departures: values instead
-# of nodes are kept, so a node with several outputs may keep some; a storage that an output takes
-# over is let go; only R has to be whole, since for whole R the least S and the greatest FREE are.
+# The program: which nodes run in which stage, and which values are kept into the next. Stage t ends
+# with the first run of node t. R[t, k]: node k runs in stage t; S[t, v]: value v is kept into it. A
+# node runs if each value that it reads is kept or made in the same stage; a value is kept if it was
+# there. U[t, k]: bytes held just before node k may run, which is what was held before, plus the
+# outputs of the node before, minus what FREE lets go after that: values neither kept into the next
+# stage nor read later in this one. As FREE is at most each of its factors, that product is linear.
 
 
 Kept = set[tuple[int, int]]  # (stage, value)
@@ -265,7 +436,7 @@ class StageProgram:
     """The program for a budget, or for the least one.
 
     Args:
-        time_ns: of each node.
+        time_ns: duration of each node.
         budget_bytes: None: the memory is what is made small, whatever the time.
     """
 
@@ -447,357 +618,176 @@ class StageProgram:
             kept.add((stage, value))
 
 
-# What both planners over stages share: a question, and the ways to answer it.
-#
-# `ByStages` is what each planner is: runs for the budget, runs for the least memory, and whose
-# lists take part. `Rematerialising` is one question to it. Each call once comes first; then all
-# dropped, the least of `rotor` and `dtr`, and what the planner finds. The fastest list that fits
-# becomes the plan; lists of other planners are compared with it (`checkmate_baselines.py`), and
-# the notes say how far its computing may be from the least.
+# A step as a graph of nodes that run as a whole. A node is a call, or in a long step a few calls in
+# a row that want the same values: updates belong to the call before them, batch statistics to the
+# convolution, a backward call to the one before it if it reads no further value of the forward
+# pass. Then the program has a third of the rows. Parameters and what is updated in place never
+# leave, so they are a number of bytes, not values.
 
 
-#: Of a time limit: what is kept for others that search.
-KEPT = 0.5
-#: By what share of it a solver's optimum may be above the true one.
-ROUNDING = 1e-6
+BEFORE = -1  # the node that makes what is there before the step
+FORWARD = ("forward", "loss")
+#: A value of less than this share of the largest one is no reason for a node of its own.
+SMALL = 1 / 256
 
 
-class TimedRuns(NamedTuple):
-    """Some runs, and what they take."""
+@dataclass(frozen=True, slots=True)
+class RunNode:
+    """Calls that run one after the other.
 
-    time_ns: int
-    need_bytes: int
-    witness: str
-    runs: tuple[Run, ...]
+    Args:
+        calls: their ids.
+        ins: values from other nodes that they read.
+        outs: values that other nodes or the next step read.
+        claim_bytes: the most that they claim in addition to what is held before them.
+        again: whether they may run again.
+    """
+
+    calls: tuple[int, ...]
+    ins: tuple[int, ...]
+    outs: tuple[int, ...]
+    claim_bytes: int
+    again: bool
 
 
-class ByStages(ABC):
-    """What both planners are: a program over stages, and what becomes of its answer.
+class RunGraph:
+    """The nodes of a step.
+
+    Args:
+        rows: the calls of each node, in order.
 
     Attributes:
-        name, exact, most: of the planner.
+        nodes: in order.
+        resident_bytes: size of what stays on the device all the time.
+        made: {value: the node that makes it}; an input is made by its first reader, which waits for
+            the copy. `BEFORE` for what is on the device before the step.
+        fetched: inputs; no node makes them again.
+        users: {value: the nodes that read it}.
+        taker: {value: the node that takes over its storage}.
+        ends: values that the next step needs.
+        until: for each node the last stage in which it can run, as a parameter that it reads is
+            updated then.
     """
 
-    __slots__ = ()
-    name: ClassVar[str]
-    exact: int
-    most: int
-
-    def plan(
-        self, trace: Trace, budget_bytes: int, machine: Machine, *, granule: Granule = BYTES,
-        host_budget_bytes: int | None = None, seed: int = 0, time_limit_s: float | None = None,
-    ) -> Plan:  # fmt: skip
-        """See `Planner`. The minimum is the least need among keeping all, dropping all, the
-        least of `rotor` and `dtr`, what `least` finds, and `least_plans` of companions.
-        """
-        question = Question(
-            trace, budget_bytes, machine, granule, host_budget_bytes, seed, time_limit_s,
-            self.beside().evaluations,
-        )  # fmt: skip
-        step = limited(self.name, trace, granule, self.exact, self.most)
-        return Rematerialising(self.name, question, step, self).plan()
-
-    @abstractmethod
-    def beside(self) -> Companions:
-        """Whose lists take part."""
-
-    @abstractmethod
-    def least(self, asked: Rematerialising) -> Iterator[tuple[Run, ...]]:
-        """Runs for the least memory that is found."""
-
-    @abstractmethod
-    def within(self, asked: Rematerialising) -> tuple[list[tuple[Run, ...]], Mapping[str, Any]]:
-        """Runs for the budget, and what is known of them."""
-
-
-def limited(
-    name: str, trace: Trace, granule: Granule, exact: int, most: int
-) -> tuple[RunGraph, bool]:
-    """(the step as a graph, whether each node is a call: then all may run again).
-
-    Raises:
-        ConfigError: it has too many groups.
-    """
-    liveness = Liveness(trace, granule)
-    is_short = len(trace.calls) <= exact
-    rows = single_calls(trace) if is_short else grouped_calls(trace, liveness.size)
-    if len(rows) > most:
-        raise ConfigError(
-            f"{name}: the step is too long for a program over all pairs of its calls",
-            code="OOC-105",
-            numbers=f"{len(trace.calls)} calls in {len(rows)} groups, at most {most}",
-            fix=f"prefix or combined; {name}:most={len(rows)}, and much time; or the rewrite fuse",
+    def __init__(self, liveness: Liveness, rows: Sequence[tuple[int, ...]]):
+        self.trace, self.size = liveness.trace, liveness.size
+        self._liveness = liveness
+        self._fixed, self._updated = always_resident(self.trace)
+        self.resident_bytes = sum(
+            self.size[v] for v in self._fixed if self.trace.producer[v] is None
         )
-    return RunGraph(liveness, rows), is_short
-
-
-class Rematerialising:
-    """One question, and the ways to answer it.
-
-    Attributes:
-        graph: the step by nodes.
-        search_too: whether others that search take part.
-        deadline: of all; that of the programs is earlier, if others search, too.
-        cut_short: whether a deadline has ended one of them.
-    """
-
-    def __init__(
-        self, name: str, question: Question, step: tuple[RunGraph, bool],
-        planner: ByStages,
-    ):  # fmt: skip
-        self.name, self.question, self.planner = name, question, planner
-        self.graph, self.backward = step
-        self.deadline = self._programs = Deadline.after(question.time_limit_s)
-        self.search_too = bool(planner.beside().for_least)
-        if self.search_too:
-            self._programs = self.deadline.earlier(KEPT * (question.time_limit_s or 0.0))
-        self.cut_short = False
-        self.liveness = Liveness(question.trace, question.granule)
-        self.call_ns = call_durations_ns(question.trace, question.machine)
-        calls = question.trace.calls
-        self.node_ns = [
-            sum(self.call_ns[c] for c in node.calls if calls[c].pure or len(node.calls) == 1)
-            for node in self.graph.nodes
+        node_of = {call: place for place, row in enumerate(rows) for call in row}
+        self.ends = frozenset(self.trace.end_variables.values()) - self._fixed
+        self.fetched = liveness.inputs
+        self.made: dict[int, int] = {}
+        self.users: dict[int, tuple[int, ...]] = {}
+        for v, producer in enumerate(self.trace.producer):
+            readers = tuple(sorted({node_of[call] for call in self.trace.readers[v]}))
+            if v in self._fixed or not (readers or v in self.ends):
+                continue
+            if v in self.fetched:
+                self.made[v], self.users[v] = readers[0], readers
+            else:
+                self.made[v] = made = BEFORE if producer is None else node_of[producer]
+                self.users[v] = tuple(node for node in readers if node != made)
+        self.taker = {v: node_of[call] for v, call in self.trace.taker.items()}
+        self.nodes = [self._node(place, row) for place, row in enumerate(rows)]
+        last = len(rows)
+        self.until = [
+            min([node_of[self._updated[v]] for c in row for v in self._reads(c)], default=last)
+            for row in rows
         ]
 
-    def program(self, budget_bytes: int | None, *, whole: bool = True) -> StageProgram:
-        """The program for a budget, or for the least one, or its relaxation."""
-        freedom = Freedom(whole, self.backward)
-        return StageProgram(self.graph, self.node_ns, budget_bytes, freedom)
+    def _reads(self, call: int) -> Iterator[int]:
+        """The parameters it reads that are updated in place later."""
+        return (v for v in self.trace.calls[call].ins if v in self._updated)
 
-    def searched(self, program: StageProgram, nodes: int) -> WholeSolution:
-        """What comes of a program, within a number of nodes and the time that is left."""
-        found = program.program.search(nodes, self._programs.left_s())
-        self.cut_short |= found.ended == "time"
-        return found
+    def _node(self, place: int, row: tuple[int, ...]) -> RunNode:
+        calls = [self.trace.calls[call] for call in row]
+        read = dict.fromkeys(v for call in calls for v in call.ins if v in self.made)
+        ins = tuple(v for v in read if self.made[v] != place or v in self.fetched)
+        written = [v for call in calls for v in call.outs if v in self.made]
+        outs = tuple(v for v in written if self.users[v] or v in self.ends)
+        again = any(call.pure for call in calls) and not any(
+            v in outs for call in calls if not call.pure for v in call.outs
+        )
+        return RunNode(row, ins, outs, self._claim_bytes(calls, outs), again)
 
-    def is_over(self) -> bool:
-        """Whether the time for programs is over; the plan says so if it is."""
-        passed = self._programs.passed()
-        self.cut_short |= passed
-        return passed
+    def _claim_bytes(self, calls: Sequence[Call], outs: tuple[int, ...]) -> int:
+        """The most that some calls take in addition to what they find."""
+        inside, most, size = dict[int, int](), 0, self.size
+        last = {v: call.id for call in calls for v in call.touched()}
+        taken_bytes = 0  # storages from outside that have gone over to outputs
+        for call in calls:
+            most = max(
+                most, sum(inside.values()) - taken_bytes + self._liveness.claim_bytes[call.id]
+            )
+            for out, source in call.reuse.items():
+                if out not in self._fixed and inside.pop(source, None) is None:
+                    taken_bytes += size[source]
+            inside |= {v: size[v] for v in call.outs if v not in self._fixed}
+            inside = {v: s for v, s in inside.items() if v in outs or last[v] > call.id}
+        return most
 
-    def at_least_once_us(self, bound_us: float) -> float:
-        """A bound, or what it takes to run each call once, which is one too."""
-        return max(bound_us, sum(self.call_ns) / 1000)
+    def runs(self, chosen: Iterable[tuple[int, int]]) -> tuple[Run, ...]:
+        """The runs that some (stage, node) mean, without those whose outputs are never read.
 
-    def plan(self) -> Plan:
-        """The fastest plan that fits: of the program, or of the others."""
-        question, companions = self.question, self.planner.beside()
-        budget, lists = question.budget_bytes, list[Plan]()
-        ways = self._ways(_without_search(question))
-        if all(way.need_bytes > budget for way in ways):
-            ways += self._ways(self.planner.least(self))
-        if all(way.need_bytes > budget for way in ways):
-            least = min(ways, key=lambda way: way.need_bytes)
-            if self.search_too:
-                asked = companions.for_least
-                lists = least_plans(asked, question, least.need_bytes, self.deadline)
-            needs = [(least.need_bytes, least.witness), *((p.peak_bytes, "") for p in lists)]
-            least_bytes, witness = min(needs)
-            if least_bytes > budget:
-                raise infeasible(self.name, budget, least_bytes, witness)
-        best, notes = self._own(ways)
-        plans = [] if best is None else [best]
-        if best is None or best.makespan_us > arrivals_us(question.trace, question.machine):
-            plans += [plan for plan in lists if plan.peak_bytes <= budget]
-            asked = companions.planners
-            known, self.cut_short = plans_of(asked, question, self.deadline, self.cut_short)
-            plans += known
-        fastest = min(plans, key=lambda plan: plan.makespan_us)
-        check_host(self.name, fastest, question.host_budget_bytes)
-        return self._noted(fastest, notes)
-
-    def _own(self, ways: Sequence[TimedRuns]) -> tuple[Plan | None, Mapping[str, Any]]:
-        """The plan of what computes least, of these and of what the program finds; and what is
-        known of all that the program allows.
+        Args:
+            chosen: which nodes run in which stages; each in its own stage besides.
         """
-        budget = self.question.budget_bytes
-        if ways[0].need_bytes <= budget:  # nothing computes less than to run each call once
-            found = list[tuple[Run, ...]]()
-            notes: Mapping[str, Any] = {"bound_us": ways[0].time_ns / 1000, "ended": "optimal"}
+        pairs = sorted({*chosen, *((place, place) for place in range(len(self.nodes)))})
+        wanted = set(self.trace.end_variables.values())
+        runs: list[Run] = []
+        for stage, place in reversed(pairs):
+            for number in reversed(self.nodes[place].calls):
+                call = self.trace.calls[number]
+                kept = call.outs
+                if stage != place:
+                    kept = tuple(v for v in call.outs if v in wanted)
+                    if not (kept and call.pure):
+                        continue
+                runs.append(Run(number, kept if len(kept) < len(call.outs) else None))
+                wanted.difference_update(kept)
+                wanted.update(call.ins)
+        return tuple(reversed(runs))
+
+
+def single_calls(trace: Trace) -> list[tuple[int, ...]]:
+    """Each call for itself."""
+    return [(call.id,) for call in trace.calls]
+
+
+def grouped_calls(trace: Trace, size: Sequence[int]) -> list[tuple[int, ...]]:
+    """Calls in a row that want the same values."""
+    small = max(size, default=0) * SMALL
+    rows: list[tuple[int, ...]] = []
+    read: set[int] = set()  # values of the forward pass that the last row reads
+    for call in trace.calls:
+        values = _forward_values(trace, call)
+        narrow = all(size[v] <= small for v in call.outs)
+        if rows and _joins(trace.calls[rows[-1][-1]], call, values <= read, narrow):
+            rows[-1] += (call.id,)
         else:
-            found, notes = self.planner.within(self)
-        fitting = [w for w in [*ways, *self._ways(found)] if w.need_bytes <= budget]
-        if not fitting:
-            return None, notes
-        decisions = Decisions(min(fitting, key=lambda way: way.time_ns).runs)
-        return plan_of(self.name, self.question, decisions), notes
-
-    def _ways(self, choices: Iterable[Sequence[Run]]) -> list[TimedRuns]:
-        """What some runs take; those that cannot be are left out."""
-        ways = []
-        for runs in choices:
-            try:
-                need, witness = self.liveness.least_budget(runs)
-            except ConfigError:  # they read what has been taken over
-                continue
-            time_ns = sum(self.call_ns[run.call] for run in runs)
-            ways.append(TimedRuns(time_ns, need, witness, tuple(runs)))
-        return ways
-
-    def _noted(self, plan: Plan, notes: Mapping[str, Any]) -> Plan:
-        """The plan, and how far its computing may be from the least of what the program allows:
-        where calls are grouped, of lists that run a group as a whole. A list of another kind, or of
-        another form of the step, may compute less; then the gap is below 0.
-        """
-        runs = [i.call for i in plan.schedule.instructions if isinstance(i, Run)]
-        call_ns = call_durations_ns(plan.trace, self.question.machine)
-        objective_us, bound_us = sum(map(call_ns.__getitem__, runs)) / 1000, notes["bound_us"]
-        numbers = {
-            "objective_us": objective_us, "groups": len(self.graph.nodes),
-            "runs_again": len(runs) - len(plan.trace.calls),
-        }  # fmt: skip
-        if bound_us is not None:
-            if objective_us < bound_us <= objective_us * (1 + ROUNDING):  # solvers round
-                bound_us = objective_us
-            gap = (objective_us - bound_us) / objective_us if objective_us else 0.0
-            numbers |= {"bound_us": bound_us, "gap": gap}
-        whose = {"from": plan.notes["from"]} if "from" in plan.notes else {}
-        cut_short = {"cut_short": True} if self.cut_short else {}
-        return replace(plan, notes={"ended": notes["ended"], **whose, **numbers, **cut_short})
+            rows.append((call.id,))
+            read = set()
+        read |= values
+    return rows
 
 
-def _without_search(question: Question) -> Iterator[tuple[Run, ...]]:
-    """Each call once, first; all that may be dropped, dropped once, and after each reader; and what
-    `rotor` and `dtr` need least for.
-    """
-    trace = question.trace
-    yield runs_once(trace)
-    values = droppable(trace)
-    yield rematerialise(trace, values)
-    yield rematerialise(trace, values, again=values)
-    yield from runs_for_least(SIMPLE, question)
+def _joins(before: Call, call: Call, reads_no_more: bool, narrow: bool) -> bool:
+    """Whether a call belongs to the group of the one before it."""
+    if (before.phase in FORWARD) != (call.phase in FORWARD):
+        return False
+    if not call.pure:
+        return True
+    if call.phase in FORWARD:
+        return narrow and not set(call.ins).isdisjoint(before.outs)
+    return reads_no_more
 
 
-#: Shares from which on a fraction of a value is kept, and shares of memory that rounding may cost.
-THRESHOLDS = (0.25, 0.5, 0.75)
-ALLOWANCES = (0.0, 0.1, 0.25)
-#: A search tree has all its nodes up to this many whole columns.
-USUAL_COLUMNS = 100
-
-
-@dataclass(frozen=True, slots=True)
-class Checkmate(ByStages):
-    """The program over whole numbers.
-
-    Args:
-        nodes: of the search tree at most; in proportion fewer from `USUAL_COLUMNS` on.
-        exact: steps of more calls than this are grouped.
-        most: more groups than this are refused.
-        companions: whose lists take part.
-
-    Cost: a search over (groups^2 / 2) whole columns and as many rows for each reader of a value;
-    that of the others, for a few budgets more where nothing else fits.
-    """
-
-    name: ClassVar[str] = "checkmate"
-
-    nodes: int = 200
-    exact: int = 30
-    most: int = 150
-    companions: Companions = ALONE
-
-    def __post_init__(self) -> None:
-        limits = {"nodes": self.nodes, "exact": self.exact, "most": self.most}
-        check_whole_numbers(self.name, limits)
-        check_evaluations(self.name, self.companions.evaluations)
-
-    def with_evaluations(self, evaluations: int) -> Checkmate:
-        """See `SearchingPlanner`."""
-        if self.companions.evaluations is not None:
-            return self
-        return replace(self, companions=replace(self.companions, evaluations=evaluations))
-
-    def offered(self, steps: Mapping[str, Trace]) -> Checkmate:
-        """See `OfferedPlanner`. The program is of the step as it is; companions may take a form."""
-        return replace(self, companions=self.companions.offered(steps))
-
-    def beside(self) -> Companions:
-        """Whose lists take part."""
-        return self.companions
-
-    def _tree(self, program: StageProgram) -> int:
-        """Nodes of the search tree: fewer where each takes longer."""
-        whole = max(len(program.run), USUAL_COLUMNS)
-        return max(1, self.nodes * USUAL_COLUMNS // whole)
-
-    def least(self, asked: Rematerialising) -> Iterator[tuple[Run, ...]]:
-        """Runs for the least memory that is found."""
-        program = asked.program(None)
-        found = asked.searched(program, self._tree(program))
-        if found.values:
-            yield asked.graph.runs(program.chosen(found.values))
-
-    def within(self, asked: Rematerialising) -> tuple[list[tuple[Run, ...]], Mapping[str, Any]]:
-        """Runs for the budget, and what is known of them."""
-        program = asked.program(asked.question.budget_bytes)
-        found = asked.searched(program, self._tree(program))
-        is_bound = found.ended != "infeasible"  # where groups do not fit, single calls may
-        bound_us = asked.at_least_once_us(found.bound * program.unit_ns / 1000)
-        notes = {"bound_us": bound_us if is_bound else None, "ended": found.ended}
-        runs = [asked.graph.runs(program.chosen(found.values))] if found.values else []
-        if found.ended != "optimal":
-            runs += roundings_within(asked)[0]
-        return runs, notes
-
-
-@dataclass(frozen=True, slots=True)
-class CheckmateLp(ByStages):
-    """The relaxation of the program, rounded.
-
-    Args:
-        exact, most: as `Checkmate`'s.
-
-    Cost: a linear program for each allowance of memory, no search.
-    """
-
-    name: ClassVar[str] = "checkmate-lp"
-
-    exact: int = 30
-    most: int = 150
-
-    def __post_init__(self) -> None:
-        check_whole_numbers(self.name, {"exact": self.exact, "most": self.most})
-
-    def beside(self) -> Companions:
-        """Nobody's: it is rounding that one wants to see."""
-        return Companions()
-
-    def least(self, asked: Rematerialising) -> Iterator[tuple[Run, ...]]:
-        """Roundings of the relaxation for the least memory."""
-        yield from roundings(asked, None)[0]
-
-    def within(self, asked: Rematerialising) -> tuple[list[tuple[Run, ...]], Mapping[str, Any]]:
-        """Roundings of the relaxation for the budget and for a little less."""
-        found, cost_us = roundings_within(asked)
-        bound_us = asked.at_least_once_us(cost_us) if math.isfinite(cost_us) else None
-        return [*found, *self.least(asked)], {"bound_us": bound_us, "ended": "rounded"}
-
-
-def roundings_within(asked: Rematerialising) -> tuple[list[tuple[Run, ...]], float]:
-    """Roundings for the budget and for a little less; and what the relaxation says is the least
-    time, in us.
-    """
-    found: list[tuple[Run, ...]] = []
-    bound_us, budget_bytes = math.inf, asked.question.budget_bytes
-    for allowance in ALLOWANCES:
-        if asked.is_over():
-            break
-        spared = int((budget_bytes - asked.graph.resident_bytes) * allowance)
-        rounded, cost_us = roundings(asked, budget_bytes - spared)
-        found += rounded
-        bound_us = min(bound_us, cost_us)
-    return found, bound_us
-
-
-def roundings(
-    asked: Rematerialising, budget_bytes: int | None
-) -> tuple[list[tuple[Run, ...]], float]:
-    """Roundings of the relaxation, and its optimum in us."""
-    program = asked.program(budget_bytes, whole=False)
-    found = asked.searched(program, 1)
-    if not found.values:
-        return [], math.inf
-    chosen = [program.rounded(found.values, threshold) for threshold in THRESHOLDS]
-    return [asked.graph.runs(pairs) for pairs in chosen], found.bound * program.unit_ns / 1000
+def _forward_values(trace: Trace, call: Call) -> set[int]:
+    """What a call reads that the forward pass made."""
+    return {
+        v for v in call.ins
+        if (made := trace.producer[v]) is not None and trace.calls[made].phase in FORWARD
+    }  # fmt: skip

@@ -1,11 +1,11 @@
-"""Other planners' lists beside `checkmate`'s: nothing is copied to the host in any of them.
+"""Baselines of `checkmate`: lists of other planners in which nothing is copied to the host.
 
-Each is asked as if the host had room for the inputs alone, which wait there in any case. `rotor`
-and `dtr` answer at once; `prefix` and `combined` search, and their lists may run a call twice in
-one stage, in another order, or fetch an input again, which the program's cannot. What is the least
-budget has to be the same whatever the budget asked. So where nothing else fits, they are asked at
-fixed budgets, from the least that any list of whole calls needs, by bisection. Source: ours. Read
-next: `checkmate.py`, `checkmate_with_companions.py`.
+Each planner runs as if the host could hold only the inputs, which wait there in any case. `rotor`
+and `dtr` are immediate; `prefix` and `combined` search, and their lists may run a call twice in one
+stage, in another order, or fetch an input again, which the program's cannot. The least budget must
+not depend on the budget in question. So where nothing else fits, the planners run at fixed budgets,
+from the least that any list of whole calls needs, by bisection. Source: ours. Read next:
+`checkmate.py`, `checkmate_with_companions.py`.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from ooctrain.sched.planning.question import Question
 from ooctrain.sched.schedule import Plan, Run
 from ooctrain.step.trace import Trace
 
-#: Those that name their least budget by themselves.
+#: Planners that name their least budget themselves.
 SIMPLE: tuple[Planner, ...] = (Rotor(), Dtr())
 #: How many budgets are tried for the least.
 TRIES = 5
@@ -31,14 +31,13 @@ TRIES = 5
 
 @dataclass(frozen=True, slots=True)
 class Companions:
-    """Planners whose lists take part. Those that search are handed in
-    (`checkmate_with_companions.py`), since
-    one of them asks `checkmate` itself.
+    """Planners whose lists take part. Searching planners are handed in
+    (`checkmate_with_companions.py`), since one of them runs `checkmate` itself.
 
     Args:
-        planners: for the budget.
-        for_least: those that search, for smaller budgets, one after another.
-        evaluations: of each search; None: as many as it makes by itself.
+        planners: run at the budget.
+        for_least: searching planners, run at smaller budgets, one after another.
+        evaluations: limit of each search; None: its own.
     """
 
     planners: tuple[Planner, ...] = ()
@@ -46,37 +45,35 @@ class Companions:
     evaluations: int | None = None
 
     def offered(self, steps: Mapping[str, Trace]) -> Companions:
-        """The same, where those that are asked for the budget may take another form of the step.
-        The least budget stays that of the step as it is.
+        """The same, but planners that run at the budget may take another form of the step. The
+        least budget stays that of the step as it is.
         """
-        asked = tuple(
+        offered = tuple(
             one.offered(steps) if isinstance(one, OfferedPlanner) else one for one in self.planners
         )
-        return replace(self, planners=asked)
+        return replace(self, planners=offered)
 
 
-#: Nobody who searches.
-ALONE = Companions(SIMPLE)
+#: No searching planners.
+WITHOUT_SEARCH = Companions(SIMPLE)
 
 
 def runs_for_least(planners: Sequence[Planner], question: Question) -> Iterator[tuple[Run, ...]]:
     """What planners run at the least budget that they name."""
     for planner in planners:
         try:
-            replace(question, budget_bytes=0, host_budget_bytes=None).put_to(planner)
+            replace(question, budget_bytes=0, host_budget_bytes=None).ask(planner)
         except Infeasible as refusal:
             plan = replace(
                 question, budget_bytes=refusal.minimum_bytes, host_budget_bytes=None
-            ).put_to(planner)
+            ).ask(planner)
             yield tuple(i for i in plan.schedule.instructions if isinstance(i, Run))
 
 
 def plans_of(
     planners: Sequence[Planner], question: Question, deadline: Deadline, cut_short: bool
 ) -> tuple[list[Plan], bool]:
-    """The plans of those that have one, each with the note `from`; and whether time was over for
-    one of them, or had been.
-    """
+    """(the plans found, each with the note `from`; whether time ran out for one, or had before)."""
     found = list[Plan]()
     for planner in planners:
         if deadline.passed():
@@ -85,7 +82,7 @@ def plans_of(
             question, host_budget_bytes=input_bytes(question.trace), time_limit_s=deadline.left_s()
         )
         try:
-            plan = asked.put_to(planner)
+            plan = asked.ask(planner)
         except Infeasible:
             continue
         cut_short |= bool(plan.notes.get("cut_short"))
@@ -96,11 +93,11 @@ def plans_of(
 def least_plans(
     planners: Sequence[Planner], question: Question, known_bytes: int, deadline: Deadline
 ) -> list[Plan]:
-    """Plans of those that search which need less than what is known, whatever the budget of the
-    question.
+    """Plans of searching planners that need less than what is known, whatever the question's
+    budget.
 
     Args:
-        known_bytes: something else needs no more, and the program has no list for less.
+        known_bytes: least budget of any list known so far; the program has none for less.
     """
     low, high = trace_minimum_bytes(question.trace, question.granule), known_bytes
     found, budget_bytes = list[Plan](), low

@@ -1,7 +1,7 @@
-"""checkmate as it is asked for by name: the program, and beside it `prefix` and `combined`.
+"""checkmate by its name: the program next to planners that search.
 
-`combined` asks the bare program on short steps, so the program cannot know `combined`: here both
-are put together. For the least budget, which is asked for several times, `combined` leaves the
+`combined` runs the bare program on short steps, so the program cannot import `combined`; this file
+imports both. For the least budget, which is planned for several times, `combined` leaves the
 program out. Read next: `checkmate.py`; `checkmate_baselines.py`.
 """
 
@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from ooctrain.sched.planners.checkmate import Checkmate
-from ooctrain.sched.planners.checkmate_baselines import ALONE, SIMPLE, Companions
+from ooctrain.sched.planners.checkmate_baselines import SIMPLE, WITHOUT_SEARCH, Companions
 from ooctrain.sched.planners.combined import Combined
 from ooctrain.sched.planners.prefix import Prefix
 from ooctrain.sched.planning.parameters import check_true_or_false
@@ -20,15 +20,15 @@ def checkmate(
     nodes: int = 200, exact: int = 30, most: int = 150, combined: bool = True,
     evaluations: int | None = None,
 ) -> Checkmate:  # fmt: skip
-    """`Checkmate`, with those that search beside it.
+    """`Checkmate` with searching planners as companions.
 
     Args:
-        nodes, exact, most: of `Checkmate`.
-        combined: whether `prefix` and `combined` take part, beside `rotor` and `dtr`.
-        evaluations: of `combined`; None: as many as the question says, or as it makes by itself.
+        nodes, exact, most: see `Checkmate`.
+        combined: whether `prefix` and `combined` take part, in addition to `rotor` and `dtr`.
+        evaluations: limit of `combined`; None: the question's, or its own.
     """
     check_true_or_false(Checkmate.name, {"combined": combined})
-    alone = replace(ALONE, evaluations=evaluations)
+    alone = replace(WITHOUT_SEARCH, evaluations=evaluations)
     all_of_them = Companions(
         (*SIMPLE, Prefix(), Combined()), (Prefix(), Combined(checkmate=False)), evaluations
     )

@@ -11,7 +11,7 @@ not enough, both are tried. The readable `lower` writes the plan itself. It is n
 `starts`, whose plans take part: `keep-all`, `prefix`, `belady`, `window-cyclic` and, in steps of at
 most `CALLS` calls, `dtr` and `window`; on a host without room, in longer steps, `keep-all` and
 `dtr`. A plan that ends as soon as the inputs allow is taken without a search. Where other forms of
-the step are offered, a short search of each tells which one is searched. Source: ours; what it
+the step are offered, a short search of each shows which one is searched. Source: ours; what it
 reaches is in docs/planners.md. Read next: `sched/search/anneal.py`, `sched/planning/forms.py`.
 """
 
@@ -32,10 +32,10 @@ from ooctrain.sched.planners.prefix import Prefix
 from ooctrain.sched.planners.window import SlidingWindow, WindowCyclic
 from ooctrain.sched.planning.effort import Deadline, check_evaluations
 from ooctrain.sched.planning.forms import ByPromise
-from ooctrain.sched.planning.host_room import (
-    has_host_room,
+from ooctrain.sched.planning.host_gaps import (
+    has_host_space,
+    is_host_tight,
     is_short_of_host,
-    lacks_host_room,
     without_host,
 )
 from ooctrain.sched.planning.lower import plan_of
@@ -57,14 +57,14 @@ if TYPE_CHECKING:
 CALLS, GROWTH = 600, 1.5
 #: Evaluations where the caller does not say how many.
 THOROUGH = 120_000
-#: Of a time limit: what is kept for the search while the starts are asked.
+#: Share of a time limit that is kept for the search while the starts are planned.
 SEARCH_SHARE = 0.5
 #: How many times longer writing the plan down may take than `belady` takes for its plan.
 WRITING = 1.5
-#: Where nothing can wait on the host: how many searches for choices there are, and how many
-#: evaluations each has at least; where there are too few for that, they go on from the best.
+#: Without host memory: number of restarts, and the least evaluations of each; where there are too
+#: few for that, restarts go on from the best.
 SEVERAL, EACH = 10, 500
-#: What tells which of several forms of a step is worth a search: evaluations, and the share of
+#: For the choice of a form of the step that is worth a search: evaluations, and the share of
 #: those of the search that it takes where that is more.
 PROMISE, PROMISE_SHARE = 500, 1 / 60
 #: A search counts on from its seed, in 64 bits; of NumPy's numbers it would be compiled once more.
@@ -162,7 +162,7 @@ class Combined:
         it had none, as these lists are hard to find by small steps from those that swap. In a long
         step each search then gets half of the evaluations, in any step half of the time.
         """
-        if not lacks_host_room(question):
+        if not is_host_tight(question):
             return self._searched(question, deadline, others)
         share = 1.0 if len(question.trace.calls) <= CALLS else 0.5
         first = deadline.earlier((deadline.left_s() or 0.0) / 2)
@@ -178,7 +178,7 @@ class Combined:
 
         Args:
             others: plans that run calls again.
-            share: of the evaluations.
+            share: part of the evaluations.
         """
         search, first = _begun(question, others)
         number = share * (THOROUGH if self.evaluations is None else self.evaluations)
@@ -225,12 +225,12 @@ class _Starts:
     """The plans that take part as they are.
 
     Attributes:
-        deadline: of the whole search.
+        deadline: that of the whole search.
         all_fits: whether the step fits as it is; then a search finds nothing to drop.
-        again: plans of those who compute again.
+        again: plans that compute again.
         writing_s: how long it takes at most to write a plan down.
-        refusals, failures: of those that have no plan.
-        cut_short: whether one of them was not asked, or was cut short itself.
+        refusals, failures: errors of those that have no plan.
+        cut_short: whether one of them did not run, or was cut short itself.
     """
 
     def __init__(self, question: Question):
@@ -254,7 +254,7 @@ class _Starts:
                 break
             began_s = time.monotonic()
             try:
-                plan = replace(self.question, time_limit_s=first.left_s()).put_to(planner)
+                plan = replace(self.question, time_limit_s=first.left_s()).ask(planner)
             except Infeasible as refusal:
                 self.refusals.append(refusal)
                 continue
@@ -283,13 +283,13 @@ def starts(question: Question) -> tuple[Planner, ...]:
     again and offloads nothing, and of one that has parameters lie on the host, which leaves inputs
     room to come sooner; where host memory is short, of those that offload nothing. A long step has
     few plans for a host with room for the inputs alone, and a search finds them sooner than those
-    who try one long list after another.
+    which try one long list after another.
     """
     trace = question.trace
     if not is_short_of_host(question):
         here = (Dtr(), SlidingWindow()) if len(trace.calls) <= CALLS else ()
         return (KeepAll(), Belady(), Prefix(), WindowCyclic(), *here)
-    if len(trace.calls) > CALLS and not has_host_room(question):
+    if len(trace.calls) > CALLS and not has_host_space(question):
         return (KeepAll(), Dtr())
     alone = Checkmate()
     exact = (alone,) if len(trace.calls) <= alone.exact else ()
@@ -301,7 +301,7 @@ def _without_checkmate(planners: Iterable[Planner]) -> Iterator[Planner]:
 
 
 def last_asked(question: Question) -> tuple[Planner, ...]:
-    """Who is asked, too, where neither the starts nor the search have a plan."""
+    """Further planners, where neither the starts nor the search have a plan."""
     asked = {planner.name for planner in starts(question)}
     return tuple(one for one in (Belady(), Prefix(), WindowCyclic()) if one.name not in asked)
 

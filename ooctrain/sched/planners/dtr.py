@@ -1,10 +1,10 @@
 """dtr: recomputation decided while the step runs, like a cache of tensors with computed misses.
 
 There is no plan ahead of time: the list is that of a simulated online run-time. Where an allocation
-does not fit, the tensor with the least h = cost / (size x staleness) is evicted. Where a call lacks
-an input, its producer runs again, after the producers of the inputs that are missing there. The
-cost of a tensor is its own time and that of the evicted ones around it, which would have to come
-back with it or go with it; staleness is the time since it was last touched.
+does not fit, the tensor with the least h = cost / (size x staleness) is evicted. Where a call
+misses an input, its producer runs again, after the producers of the inputs that are missing there.
+The cost of a tensor is its own time and that of the evicted ones around it, which would have to
+come back with it or go with it; staleness is the time since it was last touched.
 
 Sources: Kirisame et al., Dynamic Tensor Rematerialization (2021), section 3 and appendix (h_DTR
 with equivalence classes: evicted neighbours are kept as sets with a total cost, and one that comes
@@ -36,13 +36,73 @@ from ooctrain.sched.schedule import BYTES, Granule, Plan, Run
 from ooctrain.step.machine import Machine, call_durations_ns
 from ooctrain.step.trace import Call, Trace
 
-# The run-time of `dtr.py`: a cache of tensors whose misses are computed.
-#
-# From a trace and a limit in bytes it finds the runs of the step. When memory is short, it evicts
-# the tensor with the least h = (time of the tensor and of the evicted ones around it) / (size x
-# time since it was touched). Connected evicted tensors form a set with one total, kept by union
-# and find; a tensor that comes back takes its own time out of its set. Source: Kirisame et al.,
-# Dynamic Tensor Rematerialization (2021), section 3 and appendix (h_DTR-eq).
+
+@dataclass(frozen=True, slots=True)
+class Dtr:
+    """The eviction heuristic h_DTR-eq.
+
+    Args:
+        limits: how many fractions of the step's peak are tried besides the budget.
+
+    Cost: for each limit O(evictions x values alive).
+    """
+
+    name = "dtr"
+
+    limits: int = 12
+
+    def __post_init__(self) -> None:
+        check_whole_numbers(self.name, {"limits": self.limits}, least=0)
+
+    def plan(
+        self, trace: Trace, budget_bytes: int, machine: Machine, *, granule: Granule = BYTES,
+        host_budget_bytes: int | None = None, seed: int = 0, time_limit_s: float | None = None,
+    ) -> Plan:  # fmt: skip
+        """See `Planner`. The minimum is the least need of the runs at the fixed limits."""
+        durations = call_durations_ns(trace, machine)
+        limits = self._limits(trace, granule)
+        tried = (online(trace, limit, durations, granule) for limit in limits)
+        ways = [runs_once(trace), *(runs for runs in tried if runs is not None)]
+        liveness = Liveness(trace, granule)
+        needs = [liveness.least_budget(way) for way in ways]
+        least, witness = min(needs)
+        if least > budget_bytes:
+            raise infeasible(self.name, budget_bytes, least, witness)
+        fitting = [w for w, need in zip(ways, needs, strict=True) if need[0] <= budget_bytes]
+        within = online(trace, budget_bytes, durations, granule)
+        if within is not None and liveness.least_budget(within)[0] <= budget_bytes:
+            fitting.append(within)
+        runs = min(fitting, key=lambda runs: sum(durations[run.call] for run in runs))
+        notes = {"runs_again": len(runs) - len(trace.calls)}
+        question = Question(trace, budget_bytes, machine, granule, host_budget_bytes)
+        return plan_of(self.name, question, Decisions(runs), notes)
+
+    def _limits(self, trace: Trace, granule: Granule) -> Iterator[int]:
+        """Bytes, from the step's minimum up to just below its peak."""
+        least, most = trace_minimum_bytes(trace, granule), trace_peak_bytes(trace, granule)
+        for step in range(self.limits):
+            yield least + (most - least) * step // self.limits
+
+
+def online(
+    trace: Trace, limit_bytes: int, duration_ns: list[int], granule: Granule
+) -> tuple[Run, ...] | None:
+    """The runs of an online run-time under a limit; None where it does not get through the step."""
+    stays: frozenset[int] = frozenset()
+    while True:
+        runtime = Runtime(trace, limit_bytes, duration_ns, granule, stays)
+        try:
+            runtime.play()
+        except GoneForGood as gone:
+            stays |= {gone.var}
+        except GivenUp:
+            return None
+        else:
+            return tuple(runtime.runs)
+
+
+# The run-time: a cache of tensors whose misses are computed. Connected evicted tensors form a set
+# with one total cost, kept by union and find; a tensor that comes back subtracts its own time.
 
 
 #: A run-time that runs this many times the calls of a step has begun to thrash, and is given up.
@@ -67,7 +127,7 @@ class Runtime:
     """One step, run online under a limit.
 
     Args:
-        limit_bytes: of all that is on the device, in granted bytes.
+        limit_bytes: limit of all that is on the device, in granted bytes.
         stays: values that are not evicted.
 
     Attributes:
@@ -143,9 +203,9 @@ class Runtime:
             if producer not in open_calls:
                 open_calls.add(producer)
                 self._lock(call)
-            lacking = [v for v in call.ins if v not in self.alive]
-            if lacking:
-                stack += lacking
+            missing = [v for v in call.ins if v not in self.alive]
+            if missing:
+                stack += missing
                 continue
             self._run(call)
             open_calls.remove(producer)
@@ -220,18 +280,18 @@ class Neighbours:
     Attributes:
         brought_back: values that came back since this was cleared.
         seen_ns: for each value, the cost found last, plus `returned_ns` then; 0 where a value
-            beside it has come back since.
+            connected to it has come back since.
         returned_ns: the times of all values that came back.
     """
 
     def __init__(self, trace: Trace, duration_ns: list[int]):
         makers = [None if p is None else trace.calls[p] for p in trace.producer]
         self.own_ns = [0 if call is None else duration_ns[call.id] for call in makers]
-        self.beside: list[tuple[int, ...]] = []
+        self.neighbours: list[tuple[int, ...]] = []
         for var, call in enumerate(makers):
             made_from = () if call is None else call.ins
             made_of_it = [out for k in trace.readers[var] for out in trace.calls[k].outs]
-            self.beside.append(tuple(dict.fromkeys((*made_from, *made_of_it))))
+            self.neighbours.append(tuple(dict.fromkeys((*made_from, *made_of_it))))
         self.brought_back: set[int] = set()
         self.parent: dict[int, int] = {}  # of evicted values, up to the name of their set
         self.set_of: dict[int, int] = {}
@@ -241,7 +301,7 @@ class Neighbours:
 
     def cost_ns(self, var: int) -> int:
         """Of a value and the evicted sets that it touches."""
-        names = {self._find(self.set_of[v]) for v in self.beside[var] if v in self.set_of}
+        names = {self._find(self.set_of[v]) for v in self.neighbours[var] if v in self.set_of}
         cost_ns = self.own_ns[var] + sum(self.total_ns[name] for name in names)
         self.seen_ns[var] = cost_ns + self.returned_ns
         return cost_ns
@@ -250,7 +310,7 @@ class Neighbours:
         """What the cost of each value is at least, in no time.
 
         A cost falls only where a value comes back: by the time of this value, or by a whole set if
-        it is beside. The last digits are left to rounding.
+        it is connected to. The last digits are left to rounding.
         """
         known_ns = self.seen_ns[values] - self.returned_ns - 1
         return (1 - 1e-9) * np.maximum(self.alone_ns[values], known_ns)
@@ -259,7 +319,7 @@ class Neighbours:
         """A value was evicted: it joins the sets around it."""
         name = len(self.parent)
         self.parent[name], self.total_ns[name] = name, self.own_ns[var]
-        for other in {self._find(self.set_of[v]) for v in self.beside[var] if v in self.set_of}:
+        for other in {self._find(self.set_of[v]) for v in self.neighbours[var] if v in self.set_of}:
             self.parent[other] = name
             self.total_ns[name] += self.total_ns.pop(other)
         self.set_of[var] = name
@@ -269,7 +329,7 @@ class Neighbours:
         if var in self.set_of:
             self.total_ns[self._find(self.set_of.pop(var))] -= self.own_ns[var]
             self.returned_ns += self.own_ns[var]
-            self.seen_ns[list(self.beside[var])] = 0
+            self.seen_ns[list(self.neighbours[var])] = 0
             self.brought_back.add(var)
 
     def _find(self, name: int) -> int:
@@ -277,67 +337,3 @@ class Neighbours:
             self.parent[name] = self.parent[self.parent[name]]
             name = self.parent[name]
         return name
-
-
-@dataclass(frozen=True, slots=True)
-class Dtr:
-    """The eviction heuristic h_DTR-eq.
-
-    Args:
-        limits: how many fractions of the step's peak are tried besides the budget.
-
-    Cost: for each limit O(evictions x values alive).
-    """
-
-    name = "dtr"
-
-    limits: int = 12
-
-    def __post_init__(self) -> None:
-        check_whole_numbers(self.name, {"limits": self.limits}, least=0)
-
-    def plan(
-        self, trace: Trace, budget_bytes: int, machine: Machine, *, granule: Granule = BYTES,
-        host_budget_bytes: int | None = None, seed: int = 0, time_limit_s: float | None = None,
-    ) -> Plan:  # fmt: skip
-        """See `Planner`. The minimum is the least need of the runs at the fixed limits."""
-        durations = call_durations_ns(trace, machine)
-        limits = self._limits(trace, granule)
-        tried = (online(trace, limit, durations, granule) for limit in limits)
-        ways = [runs_once(trace), *(runs for runs in tried if runs is not None)]
-        liveness = Liveness(trace, granule)
-        needs = [liveness.least_budget(way) for way in ways]
-        least, witness = min(needs)
-        if least > budget_bytes:
-            raise infeasible(self.name, budget_bytes, least, witness)
-        fitting = [w for w, need in zip(ways, needs, strict=True) if need[0] <= budget_bytes]
-        within = online(trace, budget_bytes, durations, granule)
-        if within is not None and liveness.least_budget(within)[0] <= budget_bytes:
-            fitting.append(within)
-        runs = min(fitting, key=lambda runs: sum(durations[run.call] for run in runs))
-        notes = {"runs_again": len(runs) - len(trace.calls)}
-        question = Question(trace, budget_bytes, machine, granule, host_budget_bytes)
-        return plan_of(self.name, question, Decisions(runs), notes)
-
-    def _limits(self, trace: Trace, granule: Granule) -> Iterator[int]:
-        """Bytes, from the step's minimum up to just below its peak."""
-        least, most = trace_minimum_bytes(trace, granule), trace_peak_bytes(trace, granule)
-        for step in range(self.limits):
-            yield least + (most - least) * step // self.limits
-
-
-def online(
-    trace: Trace, limit_bytes: int, duration_ns: list[int], granule: Granule
-) -> tuple[Run, ...] | None:
-    """The runs of an online run-time under a limit; None where it does not get through the step."""
-    stays: frozenset[int] = frozenset()
-    while True:
-        runtime = Runtime(trace, limit_bytes, duration_ns, granule, stays)
-        try:
-            runtime.play()
-        except GoneForGood as gone:
-            stays |= {gone.var}
-        except GivenUp:
-            return None
-        else:
-            return tuple(runtime.runs)

@@ -1,15 +1,16 @@
 """dynprog: which activations to offload, all or nothing, by dynamic programming.
 
 The planner walks the chain with F_i and B_i together, and keeps for each state that can arise the
-least idle time on the way to it (`dynprog.py`). The gaps of the best set are then lowered as
-soon as possible. The set is optimal among schedules that send in ascending and fetch in descending
-order and may pause a transfer; the plan then moves whole activations, which can add a little idle
-time.
+least idle time on the way to it. The gaps of the best set are then lowered as soon as possible. The
+set is optimal among schedules that send in ascending and fetch in descending order and may pause a
+transfer; the plan then moves whole activations, which can add a little idle time.
 
-Source: paper 002, section 5.2 and algorithm 1, repaired. Departures: short chains are solved in
-bytes instead of slots; where rounding to slots leaves no feasible state everything is offloaded; if
-there are too many states, those with the least idle time are followed. Read next:
-`dynprog.py`; then `sched/planners/belady.py`, which moves parts.
+Source: paper 002, section 5.2 and algorithm 1, repaired (docs/errata.md, 002-*: Delta+ in the
+feasibility tests, ex^B in (6), y_{j+1} in (9), sizes up; amounts that move as asked). Departures:
+short chains are solved in bytes instead of slots; where rounding to slots leaves no feasible state
+everything is offloaded; if there are too many states, those with the least idle time are followed;
+both rates of the link are kept apart, and on a duplex link both directions may work at once between
+the phases. Read next: `sched/planners/belady.py`, which moves parts.
 """
 
 from __future__ import annotations
@@ -30,27 +31,74 @@ from ooctrain.sched.schedule import BYTES, Granule, Plan
 from ooctrain.step.machine import Machine
 from ooctrain.step.trace import Trace
 
-# The dynamic program of paper 002: algorithm 1 over a chain in slots, a stage's states at once.
-#
-# For a chain in slots the program finds the least idle time, and which activations are offloaded
-# for it. Three numbers determine how the decisions so far will delay the later stages: M_F, the
-# memory held when F_i may start; D_F, bytes still to be sent then (if negative: how long the link
-# has been idle, in bytes it could have moved); D_B, the same for what must be fetched before
-# B_{i-1} starts. The least idle time for each such state is kept. States are columns of numbers,
-# so that a stage is decided for thousands of them in one vector operation.
-#
-# Source: paper 002, section 5.2 and algorithm 1, repaired (docs/errata.md, 002-*: Delta+ in the
-# feasibility tests, ex^B in (6), y_{j+1} in (9), sizes up; amounts that move as asked).
-# Departures: both rates of the link are told apart, and on a duplex link both directions may work
-# at once between the phases.
-
-
 #: How an amount that moves in a given time becomes whole slots.
 Rounding = Literal["down", "nearest", "up"]
 State = tuple[int, int, int]  # (M_F, D_F, D_B) in slots
 #: On ten networks from ResNet-18 to DenseNet-201 (30 to 90 %, batch 32, v100-pcie) 20000 find no
 #: less idle time; 1000 find up to 23 % more.
 MOST_STATES = 4000
+
+
+@dataclass(frozen=True, slots=True)
+class DynProg:
+    """Paper 002's DYNPROG on the chain of a trace.
+
+    Args:
+        slots: how many slots the memory is counted in (the paper's S).
+        exact_stages: chains of at most this many stages are counted in bytes.
+        most_states: how many states are followed from each stage; the paper follows all.
+        transfers: how slots that move during a call are rounded: "down" promises no room that is
+            not there, so that its idle time is never too low; "nearest" and "up" may. All are safe,
+            since what was decided is planned to the byte. Paper 002 does not say which it took.
+
+    Cost: O(states) for each stage: at most 2^stages in bytes, and `most_states`.
+    """
+
+    name = "dynprog"
+
+    slots: int = 500
+    exact_stages: int = 11
+    most_states: int = MOST_STATES
+    transfers: Rounding = "down"
+
+    def __post_init__(self) -> None:
+        check_whole_numbers(self.name, {"slots": self.slots, "most_states": self.most_states})
+        check_whole_numbers(self.name, {"exact_stages": self.exact_stages}, least=0)
+        if self.transfers not in get_args(Rounding):
+            raise ConfigError(
+                f"dynprog has no rounding {self.transfers!r} of transfers", code="OOC-106",
+                fix=f"transfers is one of {', '.join(get_args(Rounding))}",
+            )  # fmt: skip
+
+    def plan(
+        self, trace: Trace, budget_bytes: int, machine: Machine, *, granule: Granule = BYTES,
+        host_budget_bytes: int | None = None, seed: int = 0, time_limit_s: float | None = None,
+    ) -> Plan:  # fmt: skip
+        """See `Planner`. The minimum is the chain's own."""
+        view = chain_view(trace, machine, granule)
+        question = Question(trace, budget_bytes, machine, granule, host_budget_bytes)
+        return self.plan_chain(question, view)
+
+    def plan_chain(self, question: Question, view: ChainView) -> Plan:
+        """`plan`, for callers that already have the view of the trace as a chain."""
+        view.check_budget(self.name, question.budget_bytes)
+        memory_bytes = question.budget_bytes - view.pinned_bytes
+        slot_bytes = 1.0 if len(view) <= self.exact_stages else memory_bytes / self.slots
+        slotted = in_slots(view, memory_bytes, question.machine, slot_bytes, self.transfers)
+        solution = solve(slotted, self.most_states)
+        notes = {"offloaded": len(view), **view.notes(), "slot_bytes": slot_bytes}
+        chosen: Sequence[int] = range(len(view))
+        if solution is not None:
+            chosen = solution.offloaded
+            notes |= {"offloaded": len(chosen), "idle_us": solution.idle_us}
+        return swap_plan(self.name, question, view.gaps(chosen), notes)
+
+
+# Algorithm 1 over a chain in slots. Three numbers determine how the decisions so far will delay the
+# later stages: M_F, the memory held when F_i may start; D_F, bytes still to be sent then (if
+# negative: how long the link has been idle, in bytes it could have moved); D_B, the same for what
+# must be fetched before B_{i-1} starts. The least idle time for each such state is kept. States are
+# columns of numbers, so that a stage is decided for thousands of them in one vector operation.
 
 
 @dataclass(frozen=True, slots=True)
@@ -222,14 +270,14 @@ def _worth_following(reached: States, known_us: float, most_states: int) -> Stat
     if len(firsts) > most_states:
         soonest = firsts[np.argsort(idle[firsts], kind="stable")]
         return states.take(order[soonest[:most_states]])
-    # In the order in which they were reached, by which equals are told apart later on.
+    # In the order in which they were reached, which decides between equals later on.
     reached_first = np.minimum.reduceat(order, firsts)
     return states.take(order[firsts[np.argsort(reached_first)]])
 
 
 def _steps(chain: SlotChain, i: int, states: States) -> tuple[States, States]:
     """The states before stage i + 1 if x_i stays, and if it is offloaded, row by row. What does not
-    fit idles for ever.
+    fit idles forever.
     """
     held, due_out, due_in = states[:3]
     to_send, to_fetch = np.maximum(0, due_out), np.maximum(0, due_in)
@@ -310,58 +358,3 @@ def _decisions(layers: Sequence[States], row: int) -> list[int]:
             offloaded.append(i)
         row = int(states.before[row])
     return offloaded[::-1]
-
-
-@dataclass(frozen=True, slots=True)
-class DynProg:
-    """Paper 002's DYNPROG on the chain of a trace.
-
-    Args:
-        slots: how many slots the memory is counted in (the paper's S).
-        exact_stages: chains of at most this many stages are counted in bytes.
-        most_states: how many states are followed from each stage; the paper follows all.
-        transfers: how slots that move during a call are rounded: "down" promises no room that is
-            not there, so that its idle time is never too low; "nearest" and "up" may. All are safe,
-            since what was decided is planned to the byte. Paper 002 does not say which it took.
-
-    Cost: O(states) for each stage: at most 2^stages in bytes, and `most_states`.
-    """
-
-    name = "dynprog"
-
-    slots: int = 500
-    exact_stages: int = 11
-    most_states: int = MOST_STATES
-    transfers: Rounding = "down"
-
-    def __post_init__(self) -> None:
-        check_whole_numbers(self.name, {"slots": self.slots, "most_states": self.most_states})
-        check_whole_numbers(self.name, {"exact_stages": self.exact_stages}, least=0)
-        if self.transfers not in get_args(Rounding):
-            raise ConfigError(
-                f"dynprog has no rounding {self.transfers!r} of transfers", code="OOC-106",
-                fix=f"transfers is one of {', '.join(get_args(Rounding))}",
-            )  # fmt: skip
-
-    def plan(
-        self, trace: Trace, budget_bytes: int, machine: Machine, *, granule: Granule = BYTES,
-        host_budget_bytes: int | None = None, seed: int = 0, time_limit_s: float | None = None,
-    ) -> Plan:  # fmt: skip
-        """See `Planner`. The minimum is the chain's own."""
-        view = chain_view(trace, machine, granule)
-        question = Question(trace, budget_bytes, machine, granule, host_budget_bytes)
-        return self.plan_chain(question, view)
-
-    def plan_chain(self, question: Question, view: ChainView) -> Plan:
-        """`plan`, for callers that already have the view of the trace as a chain."""
-        view.check_budget(self.name, question.budget_bytes)
-        memory_bytes = question.budget_bytes - view.pinned_bytes
-        slot_bytes = 1.0 if len(view) <= self.exact_stages else memory_bytes / self.slots
-        slotted = in_slots(view, memory_bytes, question.machine, slot_bytes, self.transfers)
-        solution = solve(slotted, self.most_states)
-        notes = {"offloaded": len(view), **view.notes(), "slot_bytes": slot_bytes}
-        chosen: Sequence[int] = range(len(view))
-        if solution is not None:
-            chosen = solution.offloaded
-            notes |= {"offloaded": len(chosen), "idle_us": solution.idle_us}
-        return swap_plan(self.name, question, view.gaps(chosen), notes)

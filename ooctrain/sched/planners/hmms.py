@@ -10,7 +10,7 @@ Source: paper 004, section 4.3, algorithm 1; the mirror is ours after its last p
 (docs/errata.md, 004-*): the balance is clamped to zero while nothing is pending; a value with
 several forward readers leaves with the last of them, once; there is no budget in the paper, so we
 sweep the ratio of bytes offloaded and take the fastest list that fits. An input has its host copy
-already, so releasing it subtracts nothing. Read next: `lms/lms.py`, `window.py`.
+already, so releasing it subtracts nothing. Read next: `lms.py`, `window.py`.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """keep-all: the step in-core. Everything stays from its first to its last use.
 
-This list is the baseline for every other planner; where it does not fit, the answer is Infeasible.
-Only the inputs move: they come from the host once. A dead value is freed at once. Where the budget
+This list is the baseline for every other planner; where it does not fit, it raises Infeasible. Only
+the inputs move: they come from the host once. A dead value is freed at once. Where the budget
 allows, the inputs come first, so that no later call waits for one. Source: the "baseline" of paper
 000, section 5. Read next: `naive.py`.
 """

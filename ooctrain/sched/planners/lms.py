@@ -1,4 +1,4 @@
-"""lms: TensorFlow Large Model Support: long edges of the graph go through the host.
+"""lms: long edges of the graph go through the host, as in TensorFlow Large Model Support.
 
 Three numbers and the graph decide the list. An edge from the call that makes a value to one that
 reads it, `swapout_threshold` topological levels long or longer, becomes a trip: out once the value
@@ -14,7 +14,9 @@ set, we the last one in trace order; it looks up to ten levels further back for 
 of ours needs; it skips tensors of fewer than two dimensions, we do not; a swap-out is waited for
 when its bytes are needed, oldest first, where TensorFlow frees a tensor as soon as it is out.
 Erratum: paper 000 quotes the rule as distance <= threshold; the code and paper 001 swap long edges.
-Read next: `lms.py`, `lms.py`.
+
+`lms-auto` finds the parameters as TFLMS's own tuner does; `lms-grid` takes the best of a grid. Read
+next: `tflms_hybrid.py`, which computes some values again first.
 """
 
 from __future__ import annotations
@@ -44,59 +46,6 @@ from ooctrain.sched.planning.question import Question
 from ooctrain.sched.schedule import BYTES, Granule, Plan
 from ooctrain.step.machine import Machine
 from ooctrain.step.trace import Trace
-
-# The memory of an lms list before it is written: TFLMS's searches ask for hundreds of them.
-#
-# From a trace and its trips this file computes the peak of the list in which every swap-out is
-# waited for at once. The memory that a step holds without trips is a fixed curve; a trip takes its
-# bytes off between two points of the curve. Each call has two points: one while it runs, and one
-# when the values swapped in right after it have arrived. Source: `sched/planning/residency.py`,
-# which does the same for gaps.
-
-
-class HeldCurve:
-    """What a step holds at each point, inputs included.
-
-    Attributes:
-        held_bytes: [0]: before the first call; [2 k + 1]: while call k runs; [2 k + 2]: when what
-            is swapped in right after it has come.
-    """
-
-    def __init__(self, trace: Trace, granule: Granule):
-        self.trace = trace
-        self.size = np.array([granule.granted(v.nbytes) for v in trace.variables], np.int64)
-        points = 2 * len(trace.calls) + 1
-        change = np.zeros(points + 1, np.int64)
-        for v, last in enumerate(last_uses(trace)):
-            stays = trace.variables[v].persistent and not trace.uses[v]
-            # A variable is gone right after its last call.
-            first, stop = self._first_point(v), points if stays else min(2 * last + 2, points)
-            if first < stop:
-                change[first] += self.size[v]
-                change[stop] -= self.size[v]
-        self.held_bytes = np.cumsum(change[:-1])
-        workspace = [granule.granted(call.workspace_bytes) for call in trace.calls]
-        self.held_bytes[1::2] += np.array(workspace, np.int64)
-
-    def _first_point(self, variable: int) -> int:
-        producer = self.trace.producer[variable]
-        if producer is None:
-            return 0
-        takes_over = variable in self.trace.calls[producer].reuse
-        return 2 * producer + 1 + takes_over  # until then its storage is its predecessor's
-
-    def peak(self, trips: Iterable[tuple[int, int, int]]) -> tuple[int, str]:
-        """(bytes, call): the peak with (variable, after, trigger) away, and whose it is."""
-        change = np.zeros(len(self.held_bytes) + 1, np.int64)
-        variable, after, trigger = np.array(list(trips), np.int64).reshape(-1, 3).T
-        away = self.size[variable]
-        np.add.at(change, 2 * after + 2, -away)
-        np.add.at(change, 2 * trigger + 2, away)
-        held_bytes = self.held_bytes + np.cumsum(change[:-1])
-        point = int(held_bytes.argmax())
-        name = self.trace.calls[(point - 1) // 2].name if point else ""
-        return int(held_bytes[point]), name
-
 
 Rule = Literal["paper", "code"]
 
@@ -299,19 +248,65 @@ def _write(
     return writer
 
 
-# lms-auto: TFLMS with the parameters that its own tuner would find.
-#
-# Three searches follow each other, each for the largest number that still fits: the threshold
-# (swap as few edges as possible), then how far ahead to swap in, then how far apart readers may
-# share a trip. None of them considers how long the step takes.
-#
-# Sources: paper 001, section 3.1; the authors' TFLMS (branch tflmsv2, lms.py, `_search_params`).
-# Departures: where the code raises its synchronous modes because threshold 1 does not fit, we swap
-# in right before the reader, which is their effect on memory; the code estimates memory (90 % of
-# the limit, swap-outs that last one level), we count the list's bytes. Like the code we search by
-# bisection, although what fits need not be monotone. Erratum (docs/errata.md,
-# 001-tuning-has-no-time): the paper says that tuning reduces communication; feasibility is all it
-# looks at.
+# The peak of a list before it is written, as the searches below need it hundreds of times. The
+# memory that a step holds without trips is a fixed curve; a trip takes its bytes off between two
+# points of it. Each call has two points: while it runs, and when the values swapped in right after
+# it have arrived. Every swap-out counts as waited for at once.
+
+
+class HeldCurve:
+    """What a step holds at each point, inputs included.
+
+    Attributes:
+        held_bytes: [0]: before the first call; [2 k + 1]: while call k runs; [2 k + 2]: when what
+            is swapped in right after it has come.
+    """
+
+    def __init__(self, trace: Trace, granule: Granule):
+        self.trace = trace
+        self.size = np.array([granule.granted(v.nbytes) for v in trace.variables], np.int64)
+        points = 2 * len(trace.calls) + 1
+        change = np.zeros(points + 1, np.int64)
+        for v, last in enumerate(last_uses(trace)):
+            stays = trace.variables[v].persistent and not trace.uses[v]
+            # A variable is gone right after its last call.
+            first, stop = self._first_point(v), points if stays else min(2 * last + 2, points)
+            if first < stop:
+                change[first] += self.size[v]
+                change[stop] -= self.size[v]
+        self.held_bytes = np.cumsum(change[:-1])
+        workspace = [granule.granted(call.workspace_bytes) for call in trace.calls]
+        self.held_bytes[1::2] += np.array(workspace, np.int64)
+
+    def _first_point(self, variable: int) -> int:
+        producer = self.trace.producer[variable]
+        if producer is None:
+            return 0
+        takes_over = variable in self.trace.calls[producer].reuse
+        return 2 * producer + 1 + takes_over  # until then its storage is its predecessor's
+
+    def peak(self, trips: Iterable[tuple[int, int, int]]) -> tuple[int, str]:
+        """(bytes, call): the peak with (variable, after, trigger) away, and whose it is."""
+        change = np.zeros(len(self.held_bytes) + 1, np.int64)
+        variable, after, trigger = np.array(list(trips), np.int64).reshape(-1, 3).T
+        away = self.size[variable]
+        np.add.at(change, 2 * after + 2, -away)
+        np.add.at(change, 2 * trigger + 2, away)
+        held_bytes = self.held_bytes + np.cumsum(change[:-1])
+        point = int(held_bytes.argmax())
+        name = self.trace.calls[(point - 1) // 2].name if point else ""
+        return int(held_bytes[point]), name
+
+
+# lms-auto: TFLMS with the parameters that its own tuner would find. Three searches follow each
+# other, each for the largest number that still fits: the threshold (swap as few edges as possible),
+# then how far ahead to swap in, then how far apart readers may share a trip. Time plays no part:
+# the paper says that tuning reduces communication, but feasibility is all it looks at
+# (docs/errata.md, 001-tuning-has-no-time). Sources: paper 001, section 3.1; TFLMS,
+# `_search_params`. Departures: where the code raises its synchronous modes because threshold 1 does
+# not fit, we swap in right before the reader, which is their effect on memory; the code estimates
+# memory (90 % of the limit, swap-outs that last one level), we count the list's bytes. Like the
+# code we search by bisection, although what fits need not be monotone.
 
 
 Fits = Callable[[Lms], bool]
@@ -396,11 +391,9 @@ def _first_half(high: int, fits: Callable[[int], bool]) -> int:
     return 0
 
 
-# lms-grid: TFLMS with the best of a grid of parameters, by simulated time.
-#
-# LMS's own tuner considers memory only. To show what LMS can do at its best, this planner
-# simulates each point of a grid and takes the fastest list that fits. The grid spreads from the
-# tuner's point, which is included, down to the smallest numbers. Source: ours, as a fair baseline.
+# lms-grid: the fastest point of a grid of parameters, by simulated time, to show what LMS can do at
+# its best. The grid spreads from the tuner's point, which is included, down to the smallest
+# numbers. Source: ours, as a fair baseline.
 
 
 #: Shares of the largest threshold that fits, and of the height of the graph for the other two.
@@ -419,7 +412,7 @@ class LmsGrid:
         host_budget_bytes: int | None = None, seed: int = 0, time_limit_s: float | None = None,
     ) -> Plan:  # fmt: skip
         """See `Planner`. The minimum is that of the points the tuner starts with; a time limit ends
-        the asking.
+        the search.
         """
         deadline = Deadline.after(time_limit_s)
         graph, curve = LevelGraph(trace), HeldCurve(trace, granule)

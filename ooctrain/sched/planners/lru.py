@@ -168,12 +168,12 @@ class _Cache:
     def _make_room(self, size_bytes: int, touched: Sequence[int]) -> None:
         """Evicts pages, the least recently used first, but none of the call's own."""
         asked = set(touched) | self.pinned
-        while (lacking := self.ledger_bytes + size_bytes - self.budget_bytes) > 0:
+        while (short_bytes := self.ledger_bytes + size_bytes - self.budget_bytes) > 0:
             variable = next((v for v in self.recent if v not in asked), None)
             if variable is None:
                 return
             asked.add(variable)
-            pages = -(-lacking // self.page)
+            pages = -(-short_bytes // self.page)
             whole = not self.granule.ranges
             end = self.size[variable] if whole else self.away[variable] + pages * self.page
             self._evict(variable, min(end, self.size[variable]))

@@ -1,10 +1,10 @@
-"""One question put to one planner after another; the plan with the shortest step stays.
+"""A portfolio: one question to several planners in turn, of which the fastest plan stays.
 
-`auto` says who is asked, in what order; a `Poll` asks. It sees to the time limit, keeps the best
-plan so far, and remembers the refusals, from which the error comes if nobody has a plan. Planners
-that move parts of variables are asked for whole chunks, so that the plan can be executed with the
-default allocator, and their lists are counted again in the granule of the question. Source: ours
-(an algorithm portfolio). Read next: `auto.py`; `sched/planning/question.py`.
+`auto` decides which planners run, in what order; a `Poll` runs them. It keeps the time limit, the
+best plan so far, and the refusals, of which the error is made if there is no plan. Planners that
+move parts of variables plan in whole chunks, so that the plan can be executed with the default
+allocator, and their lists are counted again in the granule of the question. Source: ours (an
+algorithm portfolio). Read next: `auto.py`; `sched/planning/question.py`.
 """
 
 from __future__ import annotations
@@ -23,31 +23,31 @@ from ooctrain.sched.planning.question import Question
 from ooctrain.sched.schedule import Granule, Plan
 from ooctrain.step.trace import Trace
 
-#: Which planners to ask besides, given the best plan so far (None: no planner has one, or none that
-#: is good): those that rewrite the step first, which this floor does not know.
+#: Further planners, given the best plan so far (None: there is none, or no good one): those that
+#: rewrite the step first, which this floor does not know.
 Others = Callable[[Question, Plan | None], Sequence[Planner]]
 #: A plan within this factor of what no list beats is not worth seconds of search, and a plan within
 #: it of another one is as good.
 NEAR = 1.03
-#: Planners that move parts of variables are asked for multiples of this, the chunk of
+#: Planners that move parts of variables plan in multiples of this, the chunk of
 #: `alloc/virtual.py`, so that a plan made to the byte can be executed too.
 CHUNK_BYTES = 64 << 10
-#: Share of a time limit that is kept for the search; planners asked before it leave that time.
+#: Share of a time limit that is kept for the search; earlier planners leave that time.
 SEARCH_SHARE = 0.25
 
 
 @dataclass
 class Poll:
-    """One question, put to one planner after another.
+    """One question, answered by one planner after another.
 
     Attributes:
         best: the plan with the shortest step so far.
         best_us: its step; infinite before there is one.
-        refusals: of those that have none.
-        failures: of those that raised what no planner should; the others are asked all the same.
-        cut_short: whether somebody was not asked any more.
-        deadline: of all together.
-        kept_s: seconds before it that those who are asked now leave to others.
+        refusals: errors of planners without a plan.
+        failures: errors of planners that raised another one; the others run all the same.
+        cut_short: whether time ran out before a planner.
+        deadline: for all planners together.
+        kept_s: seconds before it that the current planners leave to later ones.
     """
 
     question: Question
@@ -65,11 +65,11 @@ class Poll:
         self.kept_s = SEARCH_SHARE * (self.question.time_limit_s or 0.0)
 
     def is_over(self) -> bool:
-        """Whether there is a plan, and the time limit has kept somebody from being asked."""
+        """Whether there is a plan, and time ran out before another planner."""
         return self.cut_short and self.best is not None
 
     def ask(self, *planners: Planner, form: StepForm | None = None) -> None:
-        """Asks them in turn; as soon as there is a plan, only while there is time."""
+        """Runs planners in turn; as soon as there is a plan, only while there is time."""
         for planner in planners:
             left_s = self.deadline.earlier(self.kept_s).left_s()
             if self.best is not None and left_s == 0:
@@ -84,8 +84,8 @@ class Poll:
         `NEAR`.
 
         Args:
-            narrower: asked in place of the question; what is a plan of it is one of both.
-            form: of the step; None: as it is.
+            narrower: used instead of the question; a plan for it is a plan for both.
+            form: form of the step to plan; None: the step as it is.
         """
         left_s = self.deadline.left_s()
         if self.best is not None and left_s == 0:
@@ -94,7 +94,7 @@ class Poll:
         of_step = form or StepForm("", self.question.trace)
         asked = replace(narrower or self.question, trace=of_step.trace, time_limit_s=left_s)
         try:
-            plan = of_step.named(asked.put_to(planner))
+            plan = of_step.named(asked.ask(planner))
         except Withheld:
             return
         except PartFailed as failure:
@@ -109,10 +109,10 @@ class Poll:
             self._take(plan, step_us, planner.name)
 
     def search(self, form: StepForm, granule: Granule, share: float = 1.0) -> None:
-        """Asks `combined`.
+        """Runs `combined`.
 
         Args:
-            share: of the evaluations, and of the time that is left, that it may take.
+            share: part of the evaluations and of the remaining time that it may take.
         """
         left_s, number = self.deadline.left_s(), self.question.evaluations
         if self.best is not None and left_s == 0:
@@ -135,7 +135,7 @@ class Poll:
             return math.inf
 
     def besides(self, others: Others, best: Plan | None) -> Sequence[Planner]:
-        """Which other planners there are to ask; none where finding that out fails."""
+        """Further planners to run; none where choosing them fails."""
         try:
             with failing_as("choosing other planners"):
                 return others(self.question, best)
@@ -144,12 +144,12 @@ class Poll:
             return ()
 
     def _put(self, planner: Planner, asked: Question, form: StepForm | None) -> None:
-        """Puts a question to a planner, and notes what came of it."""
+        """Runs a planner and notes the outcome."""
         of_step = form or StepForm("", asked.trace)
         asked = replace(asked, trace=of_step.trace)
         try:
             plan = self._answer(planner, asked)
-        except Withheld:  # a course wheel has not got this one: the others are asked
+        except Withheld:  # a course wheel comes without this planner; the others run
             return
         except PartFailed as failure:
             self.failures.append(failure)
@@ -173,7 +173,7 @@ class Poll:
 
         Raises:
             Infeasible: no planner had one.
-            PartFailed: none had one, and none refused, either.
+            PartFailed: all of them failed otherwise.
         """
         if self.best is None:
             budget_bytes = self.question.budget_bytes
@@ -188,7 +188,7 @@ class Poll:
         granule = asked.granule
         if _in_chunks(planner, granule):
             granule = in_chunks(granule)
-        plan = replace(asked, granule=granule).put_to(planner)
+        plan = replace(asked, granule=granule).ask(planner)
         if plan.schedule.granule == self.question.granule:
             return plan
         schedule = replace(plan.schedule, granule=self.question.granule)
@@ -202,5 +202,5 @@ def in_chunks(granule: Granule) -> Granule:
 
 
 def _in_chunks(planner: Planner, granule: Granule) -> bool:
-    """Whether a planner moves parts of variables, and so is asked for multiples of a chunk."""
+    """Whether a planner moves parts of variables, and so plans in multiples of a chunk."""
     return granule.ranges and isinstance(planner, Belady | Combined)

@@ -19,7 +19,7 @@ from ooctrain.sched.planners.belady import offload
 from ooctrain.sched.planning.effort import Deadline
 from ooctrain.sched.planning.lower import Lowered, lower_within
 from ooctrain.sched.planning.parameters import check_whole_numbers
-from ooctrain.sched.planning.planner import HOST_LACKS, check_host, make_plan
+from ooctrain.sched.planning.planner import HOST_TOO_SMALL, check_host, make_plan
 from ooctrain.sched.planning.question import Question
 from ooctrain.sched.planning.rematerialise import droppable, last_forward_use, rematerialise
 from ooctrain.sched.schedule import BYTES, Granule, Plan, Run
@@ -61,9 +61,9 @@ class Prefix:
         attempts = _Attempts(replace(question, host_budget_bytes=None), prefixes, deadline)
         attempts.make_best()
         plan, refusals = attempts.best_plan(host_budget_bytes)
-        if not any(refusal.minimum_bytes == HOST_LACKS for refusal in refusals):
+        if not any(refusal.minimum_bytes == HOST_TOO_SMALL for refusal in refusals):
             return plan or _raised(refusals)
-        # The host is short. Belady's rule is told so, and values may be dropped again and again.
+        # The host is short: Belady's rule has that limit, and values may be dropped repeatedly.
         again = [Dropped(choice.values, choice.values) for choice in prefixes[1:]]
         within = _Attempts(question, [*prefixes, *again], deadline)
         within.make_best()
@@ -94,7 +94,7 @@ class _Attempts:
     """What came of some choices: a list, or a refusal, by place in `choices`.
 
     Attributes:
-        question: its host budget is the one that Belady's rule is told.
+        question: its host budget is that of Belady's rule.
         cut_short: whether the deadline has kept one from being tried.
     """
 
@@ -140,7 +140,7 @@ class _Attempts:
         """
         trace, machine = self.question.trace, self.question.machine
         refusals = list(self.refusals.values())
-        lacking: list[Infeasible] = []
+        found_refusals: list[Infeasible] = []
         for place in self.fastest_first():
             dropped, again = self.choices[place].values, len(self.runs[place]) - len(trace.calls)
             notes: dict[str, Any] = {"dropped": len(dropped), "runs_again": again}
@@ -149,10 +149,10 @@ class _Attempts:
             try:
                 check_host("prefix", plan, host_budget_bytes)
             except Infeasible as refusal:
-                lacking.append(refusal)
+                found_refusals.append(refusal)
             else:
-                return plan, lacking
-        return None, [*lacking, *refusals]
+                return plan, found_refusals
+        return None, [*found_refusals, *refusals]
 
     def fastest_first(self) -> list[int]:
         """The places that have lists, by makespan."""
@@ -180,14 +180,14 @@ def _brought_back_by(trace: Trace, dropped: int) -> set[int] | None:
     """The calls that run again if one value alone is dropped; None: it cannot be had again."""
     needed = next(use for use in trace.uses[dropped] if use > last_forward_use(trace, dropped))
     lasting = frozenset(trace.end_variables.values())
-    calls, lacking = set[int](), [dropped]
-    while lacking:
-        producer = trace.producer[lacking.pop()]
+    calls, missing = set[int](), [dropped]
+    while missing:
+        producer = trace.producer[missing.pop()]
         if producer is None or not trace.calls[producer].pure:
             return None
         if producer not in calls:
             calls.add(producer)
-            lacking += [
+            missing += [
                 source
                 for source in trace.calls[producer].ins
                 if trace.uses[source][-1] < needed and source not in lasting

@@ -94,7 +94,7 @@ def get_planner(spec: str, known: Factories = PLANNERS) -> Planner:
 
 
 def as_planner(planner: str | Planner | type, known: Factories = PLANNERS) -> Planner:
-    """A planner from whatever names one: a text, a class with defaults for all, or a planner.
+    """A planner from any name of one: a text, a class with defaults for all, or a planner.
 
     Raises:
         ConfigError: as `get_planner`, or an object that cannot plan.
@@ -105,7 +105,7 @@ def as_planner(planner: str | Planner | type, known: Factories = PLANNERS) -> Pl
         found = planner() if isinstance(planner, type) else planner
     if not callable(getattr(found, "plan", None)) or not hasattr(found, "name"):
         raise ConfigError(
-            f"{type(found).__name__} is not a planner: it lacks `name` or `plan`",
+            f"{type(found).__name__} is not a planner: it has no `name` or no `plan`",
             code="OOC-108",
             fix="ooctrain/sched/planning/planner.py says what a planner has",
         )
@@ -114,7 +114,7 @@ def as_planner(planner: str | Planner | type, known: Factories = PLANNERS) -> Pl
 
 
 def _check_call(planner: Planner) -> None:
-    """Raises ConfigError where `plan` does not take what every planner is asked with."""
+    """Raises ConfigError where `plan` does not take the arguments of every planner."""
     asked = ("granule", "host_budget_bytes", "seed", "time_limit_s")
     try:
         inspect.signature(planner.plan).bind(None, 0, None, **dict.fromkeys(asked))

@@ -90,10 +90,10 @@ class CostTable:
         self._passing = [self._passing_from(s) for s in range(self.stages)]
         self.cost_ns = np.full((self.stages, self.stages, self.slots + 1), np.inf)
         for t in range(self.stages):
-            beside = np.full((self.stages, self.slots + 1), np.inf)  # [q, m]: C(q, t, m - |a_q|)
+            rest = np.full((self.stages, self.slots + 1), np.inf)  # [q, m]: C(q, t, m - |a_q|)
             for s in reversed(range(t + 1)):
-                self.cost_ns[s, t] = self._best(s, t, beside)
-                beside[s] = self._with_less(self.cost_ns[s, t], self._output[s])
+                self.cost_ns[s, t] = self._best(s, t, rest)
+                rest[s] = self._with_less(self.cost_ns[s, t], self._output[s])
 
     def sweeps(self, most: int) -> Iterator[Iterator[ChainStep]]:
         """The steps for up to `most` amounts of memory, those of the highest cost last."""
@@ -111,19 +111,19 @@ class CostTable:
         return falls, costs[falls]
 
     def _passing_from(self, s: int) -> np.ndarray:
-        """[q - s - 1]: slots that the sweep from x_s on to x_q takes beside a gradient."""
+        """[q - s - 1]: slots that the sweep from x_s on to x_q takes on top of a gradient."""
         needs = [
             self._output[k + 1] + self._extra_forward[k] + (self._output[k] if k > s else 0)
             for k in range(s, self.stages - 1)
         ]
         return np.maximum.accumulate(np.array(needs, int))
 
-    def _best(self, s: int, t: int, beside: np.ndarray) -> np.ndarray:
+    def _best(self, s: int, t: int, rest: np.ndarray) -> np.ndarray:
         """C(s, t, .): the lesser of keeping all of s and of any checkpoint."""
         costs = self._keeping(s, t)
         if s == t:
             return costs
-        checkpoints = self._checkpoints(s, t, beside[s + 1 : t + 1], self.cost_ns[s, s:t])
+        checkpoints = self._checkpoints(s, t, rest[s + 1 : t + 1], self.cost_ns[s, s:t])
         for row, needed in zip(checkpoints, self._needed(s, t).tolist(), strict=True):
             row[:needed] = np.inf
         return np.minimum(costs, checkpoints.min(axis=0))
@@ -140,7 +140,7 @@ class CostTable:
         return np.where(np.arange(self.slots + 1) >= needed, own + rest, np.inf)
 
     def _checkpoints(self, s: int, t: int, after: np.ndarray, before: np.ndarray) -> np.ndarray:
-        """[q - s - 1, m]: on to q, keeping x_q; then q .. t beside it, which takes `after`; then s
+        """[q - s - 1, m]: on to q, keeping x_q; then q .. t with it, which takes `after`; then s
         .. q - 1 with all memory, which takes `before`.
         """
         forward = self._forward_until_ns[s + 1 : t + 1] - self._forward_until_ns[s]
@@ -153,7 +153,7 @@ class CostTable:
         return self._y[t + 1] + self._passing[s][: t - s]
 
     def _with_less(self, costs: np.ndarray, held: int) -> np.ndarray:
-        """The costs beside `held` slots."""
+        """The costs while `held` slots are taken."""
         left = np.full(self.slots + 1, np.inf)
         if held <= self.slots:
             left[held:] = costs[: self.slots + 1 - held]

@@ -40,7 +40,7 @@ from ooctrain.step.op import computed_by
 from ooctrain.step.trace import Call, Trace
 
 CHECKPOINT_LAYERS = (Conv2d, ConvTranspose2d, Linear, Concat, Add)
-#: They read what a layer puts out beside the layer that follows, so they make no fork of it.
+#: They read a layer's output together with the layer that follows, so they make no fork of it.
 STATISTICS = (BatchNormStats, InstanceNormStats)
 
 

@@ -1,14 +1,19 @@
-"""vdnn: offload where computing is slow for its bytes, at the best of all thresholds.
+"""vdnn: inputs of layers travel to the host while layers that compute long hide the copies.
 
-A layer that computes long for its bytes hides the copy of its input; the threshold is found by
-trial. Every value of u_F / |x| serves as the threshold, with two candidates each: all activations
-whose ratio reaches it, and every other one of them. The gaps of the best set are lowered as soon as
-possible.
+The original, `vdnn-all` and `vdnn-conv`, copies layer by layer. While a layer runs forward, its
+input is copied out, and the next layer waits for both. While a layer runs backward, the input that
+will be needed next is copied in, and the next layer waits for both. `vdnn-all` does so for every
+layer, `vdnn-conv` for convolutions only. The list does not depend on the budget. `vdnn` waits for
+nothing and chooses: a layer that computes long for its bytes hides the copy of its input, so every
+value of u_F / |x| serves as a threshold, with two candidates each: all activations whose ratio
+reaches it, and every other one of them. The gaps of the best set are lowered as soon as possible.
 
-Source: paper 002, section 6.1, its baseline VDNN after vDNN++. Departure: none known. Candidates
-are compared by their no-wait schedules on the chain itself, as in the paper; only the best is
-lifted to the trace. Read next: `sched/planners/dynprog.py`; `vdnn.py` for the
-original with its full stops.
+Sources: Rhu et al., vDNN (2016), as papers 000 and 002 (section 2.2) describe it; an open
+re-implementation (vdnn-plus-plus, neural_net.cu), from which we take that an input with several
+readers leaves with the last of them, and that the step waits on both streams after each layer; here
+a layer is a call. `vdnn` is paper 002's baseline (section 6.1), after vDNN++; departure: none
+known. Its candidates are compared by their no-wait schedules on the chain itself, as in the paper;
+only the best is lifted to the trace. Read next: `sched/planners/dynprog.py`.
 """
 
 from __future__ import annotations
@@ -32,68 +37,6 @@ from ooctrain.sched.schedule import BYTES, Granule, Plan
 from ooctrain.step.machine import Machine
 from ooctrain.step.op import computed_by
 from ooctrain.step.trace import Trace
-
-
-class Vdnn:
-    """Paper 002's VDNN on the chain of a trace. Cost: two chain schedules for each stage."""
-
-    name = "vdnn"
-
-    def plan(
-        self, trace: Trace, budget_bytes: int, machine: Machine, *, granule: Granule = BYTES,
-        host_budget_bytes: int | None = None, seed: int = 0, time_limit_s: float | None = None,
-    ) -> Plan:  # fmt: skip
-        """See `Planner`. The minimum is the chain's own."""
-        view = chain_view(trace, machine, granule)
-        view.check_budget(self.name, budget_bytes)
-        best = min(
-            candidates(view), key=lambda chosen: chain_makespan(view, chosen, budget_bytes, machine)
-        )
-        question = Question(trace, budget_bytes, machine, granule, host_budget_bytes)
-        notes = {"offloaded": len(best), **view.notes()}
-        return swap_plan(self.name, question, view.gaps(best), notes)
-
-
-def candidates(view: ChainView) -> Iterator[tuple[int, ...]]:
-    """Nothing at all, and for each threshold the full set and every other member of it.
-
-    The last full set is everything, which fits wherever the chain does.
-    """
-    yield ()
-    ratio = {i: view.forward_ns[i] / view.x[i] for i in range(len(view)) if view.x[i]}
-    for threshold in sorted(set(ratio.values()), reverse=True):
-        chosen = tuple(i for i in ratio if ratio[i] >= threshold)
-        yield chosen
-        yield chosen[::2]
-
-
-def chain_makespan(
-    view: ChainView, chosen: tuple[int, ...], budget_bytes: int, machine: Machine
-) -> float:
-    """Of the chain's no-wait schedule with these activations offloaded; infinite if too large."""
-    trace = view.as_chain()
-    offloaded = set(chosen)
-    # x_0 .. x_{L+1} are the first variables of a chain.
-    gaps = tuple(gap for gap in swap_gaps(trace) if gap.var in offloaded)
-    decisions = Decisions(runs_once(trace), gaps)
-    try:
-        lowered = lower_timed(decisions, trace, budget_bytes - view.pinned_bytes, machine)
-    except Infeasible:
-        return float("inf")
-    return lowered.makespan_ns
-
-
-# vdnn-all, vdnn-conv: layer inputs go to the host, layer by layer, with a full stop after each.
-#
-# While a layer runs forward, its input is copied out, and the next layer waits for both. While a
-# layer runs backward, the input that will be needed next is copied in, and the next layer waits
-# for both. `vdnn-all` does so for every layer, `vdnn-conv` for convolutions only, whose long run
-# time may hide the copy. The list does not depend on the budget.
-#
-# Sources: Rhu et al., vDNN (2016), as papers 000 and 002 (section 2.2) describe it; an open
-# re-implementation (vdnn-plus-plus, neural_net.cu), from which we take that an input with several
-# readers leaves with the last of them, and that the step waits on both streams after each layer.
-# Here a layer is a call.
 
 
 class _AfterEachLayer(ABC):
@@ -201,3 +144,52 @@ def _next_needed(trace: Trace, needed: Collection[int]) -> list[int]:
         following.append(-1 if call.id < turn else later)
         later = call.id if call.id in needed else later
     return following[::-1]
+
+
+class Vdnn:
+    """Paper 002's VDNN on the chain of a trace. Cost: two chain schedules for each stage."""
+
+    name = "vdnn"
+
+    def plan(
+        self, trace: Trace, budget_bytes: int, machine: Machine, *, granule: Granule = BYTES,
+        host_budget_bytes: int | None = None, seed: int = 0, time_limit_s: float | None = None,
+    ) -> Plan:  # fmt: skip
+        """See `Planner`. The minimum is the chain's own."""
+        view = chain_view(trace, machine, granule)
+        view.check_budget(self.name, budget_bytes)
+        best = min(
+            candidates(view), key=lambda chosen: chain_makespan(view, chosen, budget_bytes, machine)
+        )
+        question = Question(trace, budget_bytes, machine, granule, host_budget_bytes)
+        notes = {"offloaded": len(best), **view.notes()}
+        return swap_plan(self.name, question, view.gaps(best), notes)
+
+
+def candidates(view: ChainView) -> Iterator[tuple[int, ...]]:
+    """Nothing at all, and for each threshold the full set and every other member of it.
+
+    The last full set is everything, which fits wherever the chain does.
+    """
+    yield ()
+    ratio = {i: view.forward_ns[i] / view.x[i] for i in range(len(view)) if view.x[i]}
+    for threshold in sorted(set(ratio.values()), reverse=True):
+        chosen = tuple(i for i in ratio if ratio[i] >= threshold)
+        yield chosen
+        yield chosen[::2]
+
+
+def chain_makespan(
+    view: ChainView, chosen: tuple[int, ...], budget_bytes: int, machine: Machine
+) -> float:
+    """Time of the chain's no-wait schedule that offloads these; infinite if too large."""
+    trace = view.as_chain()
+    offloaded = set(chosen)
+    # x_0 .. x_{L+1} are the first variables of a chain.
+    gaps = tuple(gap for gap in swap_gaps(trace) if gap.var in offloaded)
+    decisions = Decisions(runs_once(trace), gaps)
+    try:
+        lowered = lower_timed(decisions, trace, budget_bytes - view.pinned_bytes, machine)
+    except Infeasible:
+        return float("inf")
+    return lowered.makespan_ns

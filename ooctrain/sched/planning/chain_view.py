@@ -62,7 +62,7 @@ class ChainView:
         x, y: |x_i|, |y_i|: what crosses between stages forward and is saved, what crosses backward.
         forward_ns, backward_ns: u_F, u_B.
         extra_forward, extra_backward: ex^F, ex^B.
-        pinned_bytes: what persists, beside the chain.
+        pinned_bytes: what persists, outside the chain.
         start_bytes: on the device before the step.
         stages_of_step: stages at the finest; more than `len(stages)` where the view was made
             coarser.
@@ -178,8 +178,8 @@ def chain_view(
     pinned = _granted_bytes(trace, stays, granule)
     x = tuple(_granted_bytes(trace, group, granule) for group in groups)
     y = tuple(_crossing_gradients(trace, turn, backward, granule))
-    beside_forward = [pinned + held for held in list(accumulate(x))[1:]]
-    beside_backward = [held + y[i] + y[i + 1] for i, held in enumerate(beside_forward)]
+    during_forward = [pinned + held for held in list(accumulate(x))[1:]]
+    during_backward = [held + y[i] + y[i + 1] for i, held in enumerate(during_forward)]
     return ChainView(
         trace,
         stages,
@@ -189,10 +189,10 @@ def chain_view(
         forward_ns=tuple(sum(durations[k] for k in f) for f in forward),
         backward_ns=tuple(sum(durations[k] for k in b) for b in backward),
         extra_forward=tuple(
-            _extra(resident, f, known) for f, known in zip(forward, beside_forward, strict=True)
+            _extra(resident, f, known) for f, known in zip(forward, during_forward, strict=True)
         ),
         extra_backward=tuple(
-            _extra(resident, b, known) for b, known in zip(backward, beside_backward, strict=True)
+            _extra(resident, b, known) for b, known in zip(backward, during_backward, strict=True)
         ),
         pinned_bytes=pinned,
         start_bytes=liveness.start_bytes,

@@ -1,10 +1,10 @@
-"""How much a search may do: evaluations, which are counted, and a clock, which only interrupts.
+"""How much a search may do: a number of evaluations, interrupted by a clock.
 
 A planner that searches ends after a number of evaluations. A count is the same on every machine,
-however busy, and so is the plan. A caller in a hurry sets a time limit as well: a `Deadline`,
-which the planner looks at between two evaluations. What it cuts short depends on the machine, so
-the plan's notes then say `cut_short`. And planning makes many objects and next to no garbage, of
-which Python's collector is told (`collecting_rarely`). Source: ours. Read next:
+however busy, and so is the plan. A caller in a hurry sets a time limit as well: a `Deadline`, which
+the planner looks at between two evaluations. What it cuts short depends on the machine, so the
+plan's notes then say `cut_short`. Planning makes many objects but next to no garbage, so Python's
+collector runs rarely meanwhile (`collecting_rarely`). Source: ours. Read next:
 `sched/planners/combined.py`.
 """
 
@@ -21,8 +21,7 @@ from typing import Protocol, runtime_checkable
 from ooctrain.errors import ConfigError
 from ooctrain.sched.planning.planner import Planner
 
-#: Evaluations of a search that a command or a program starts without saying how many. Two seconds
-#: for 600 calls.
+#: Default number of evaluations of a command's or a program's search: two seconds for 600 calls.
 EVALUATIONS = 10_000
 #: New objects between two looks of the garbage collector: some ten MiB. Python's own 700 mean that
 #: all calls, variables and instructions of a long step are walked again and again, and all stay.
@@ -39,7 +38,7 @@ class SearchingPlanner(Planner, Protocol):
 
 
 def check_evaluations(planner: str, evaluations: object) -> None:
-    """Raises ConfigError for what is no number of evaluations; None is the planner's own."""
+    """Checks that `evaluations` is a finite number of 0 or more; None: the planner's own."""
     if evaluations is None:
         return
     is_switch = isinstance(evaluations, bool)
@@ -74,7 +73,7 @@ class Deadline:
         return Deadline(None if limit_s is None else time.monotonic() + limit_s)
 
     def left_s(self) -> float | None:
-        """Seconds that are left, 0 once it is over; None: as many as you like."""
+        """Seconds that are left, 0 once it is over; None: unlimited."""
         return None if self.at_s is None else max(0.0, self.at_s - time.monotonic())
 
     def passed(self) -> bool:
@@ -88,10 +87,10 @@ class Deadline:
 
 @contextmanager
 def collecting_rarely() -> Iterator[None]:
-    """As a `with` or above a function: meanwhile the collector waits for `RARELY` new objects.
+    """Context manager or decorator: meanwhile the collector waits for `RARELY` new objects.
 
-    Where it waits for as many already, in a planner that is asked by another one or in two threads
-    at once, nothing changes, so the last one to leave finds it as the first one did.
+    Where it waits for as many already, in nested planners or in two threads at once, nothing
+    changes, so the last one to leave finds it as the first one did.
     """
     first, *others = gc.get_threshold()
     if not 0 < first < RARELY:

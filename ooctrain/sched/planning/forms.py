@@ -1,7 +1,7 @@
 """Forms of one step: which of them promises the shortest step, and the plan of that one.
 
 A composer offers a planner other forms of a step (`OfferedPlanner`), of which each may be faster,
-or need less. A planner that searches can promise: a short search of each form tells which is worth
+or need less. A planner that searches can promise: a short search of each form shows which is worth
 a long one. Such a promise is a list that there is, so if what the long search of one form finds is
 slower than what another form promised, that one is searched as well. Source: ours. Read next:
 `sched/planners/combined.py`, `sched/planners/auto.py`, which choose so; `execution/compose.py`,
@@ -50,7 +50,7 @@ class Promised(NamedTuple):
 
 
 class PromisingPlanner(Planner, Protocol):
-    """A planner that tells before a long search what it will find at most."""
+    """A planner that estimates before a long search what it will find at most."""
 
     def with_evaluations(self, evaluations: int) -> PromisingPlanner:
         """See `SearchingPlanner`."""
@@ -116,7 +116,7 @@ class ByPromise:
             trace, budget_bytes, machine, granule, host_budget_bytes, seed, time_limit_s
         )
         if trace_peak_bytes(trace, granule) <= budget_bytes:
-            return question.put_to(self.planner)
+            return question.ask(self.planner)
         deadline = Deadline.after(time_limit_s)
         ordered, cut_short = self._ordered(question)
         best, refusals, failures = None, list[Infeasible](), list[PartFailed]()
@@ -126,7 +126,7 @@ class ByPromise:
                 break
             asked = replace(question, trace=form.trace, time_limit_s=deadline.left_s())
             try:
-                plan = form.named(asked.put_to(self.planner))
+                plan = form.named(asked.ask(self.planner))
             except Infeasible as refusal:
                 refusals.append(refusal)
                 continue

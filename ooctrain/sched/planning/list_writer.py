@@ -1,10 +1,11 @@
-"""The bookkeeping that list-writing planners share: `ListWriter`.
+"""The bookkeeping that list-writing planners share.
 
 A list is written instruction by instruction. `ListWriter` keeps the books: which variables are
 resident, which host copies are valid, how many granted bytes are claimed, and where the peak is. So
 a planner's file shows only its algorithm, and the list is legal: what starts on a side is there
-again in the end, under the trace's carries. Read next: `planner.py`, which makes a plan of a list;
-`sched/planners/keep_all.py`, `sched/planners/naive.py`.
+again in the end, under the trace's carries. `VariableSequence` is what planners that follow the
+order of uses read. Source: ours; the sequence is paper 000's, section 3. Read next: `planner.py`,
+which makes a plan of a list; `sched/planners/keep_all.py`, `sched/planners/naive.py`.
 """
 
 from __future__ import annotations
@@ -182,16 +183,13 @@ def writer_with_resident_parameters(trace: Trace, granule: Granule) -> ListWrite
     return ListWriter(trace, granule, persistent, set(trace.initial) - persistent)
 
 
-# The variable sequence of paper 000, storage by storage, as tables.
-#
-# A `VariableSequence` says which call uses which storage, in order, how large and for how long. An
-# in-place call does not make a new object to be swapped, so the sequence is one of storages (paper
-# 004's tensor storage objects), each of which holds one variable after the other. Source: paper
-# 000, section 3.
+# The variable sequence of paper 000 (section 3), as tables: which call uses which storage, in
+# order. An in-place call does not make a new object to be swapped, so the sequence is one of
+# storages (paper 004's tensor storage objects), each of which holds one variable after the other.
 
 
 class VariableSequence:
-    """Who uses what, in order, without what is pinned to the device.
+    """Uses of storages in order, without what is pinned to the device.
 
     Args:
         pin_persistent: whether what persists never leaves the device. What `bound_to_device` names

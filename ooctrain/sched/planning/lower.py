@@ -1,12 +1,12 @@
-"""From decisions to a list: everything as soon as it is possible and safe.
+"""From decisions to a list: everything as soon as it is safe.
 
 Decisions say which calls run, and during which gaps between its uses a value may leave the device.
-`lower.py` plays them through in time; the result is a legal `Schedule`, with the engine's own
-times, or the plan of it. What cannot fit, since the decisions themselves keep too much on the
-device, is refused before anything is played.
+An engine plays them through in time; the result is a legal `Schedule`, with the engine's own times,
+or the plan of it. What cannot fit, since the decisions themselves keep too much on the device, is
+refused before anything is played.
 
 Sources: paper 002's no-wait schedules (its proposition 1 needs a total order of claims, which the
-order of the list is). Read next: `lower.py`; `sched/ledger.py` for what the list then means,
+order of the list is). Read next: `sched/ledger.py` for what the list then means,
 `sched/bounds/closed.py`.
 """
 
@@ -29,7 +29,7 @@ from ooctrain.sched.planning.decisions import (
     check_gaps,
     lives,
 )
-from ooctrain.sched.planning.host_room import HostRoom
+from ooctrain.sched.planning.host_gaps import HostMargin
 from ooctrain.sched.planning.planner import check_host, infeasible, make_plan
 from ooctrain.sched.planning.question import Question
 from ooctrain.sched.planning.residency import Liveness
@@ -50,12 +50,356 @@ from ooctrain.sched.spans import held_during
 from ooctrain.step.machine import Machine, call_durations_ns
 from ooctrain.step.trace import Trace
 
-# The memory that decisions take, before there is any time: the tables that `lower.py` plays with.
-#
-# From `Decisions` and a trace comes a `Table`: the bytes that each Run claims and releases, the
-# bytes resident during it if every gap is used to the full, and the `GapPiece`s that go out and
-# come back. If `resident_bytes` stays within the budget, some list of these decisions does too; if
-# not, none does.
+
+@dataclass(frozen=True, slots=True)
+class Lowered:
+    """A list with the engine's own times.
+
+    Args:
+        start_ns: by list position, when the instruction starts (a Free or End: when it takes
+            effect).
+        makespan_ns: when the last one is done.
+    """
+
+    schedule: Schedule
+    start_ns: tuple[int, ...]
+    makespan_ns: int
+
+
+def lower(
+    decisions: Decisions,
+    trace: Trace,
+    budget_bytes: int,
+    machine: Machine,
+    granule: Granule = BYTES,
+) -> Schedule:
+    """The as-soon-as-possible list of some decisions.
+
+    Args:
+        budget_bytes: device budget, in granted bytes.
+        machine: gives durations, the link, how much copies slow calls down, and what issuing takes:
+            the engine's times are the simulator's.
+
+    Raises:
+        Infeasible: a call does not fit together with what the decisions keep on the device;
+            `minimum_bytes` is the least budget for these decisions.
+        ConfigError: the decisions contradict the trace.
+
+    Cost: O((runs + pieces) log + swap-ins x calls between prefetch and use).
+    """
+    return lower_timed(decisions, trace, budget_bytes, machine, granule).schedule
+
+
+def lower_timed(
+    decisions: Decisions,
+    trace: Trace,
+    budget_bytes: int,
+    machine: Machine,
+    granule: Granule = BYTES,
+) -> Lowered:
+    """`lower`, with the times at which the engine starts each instruction."""
+    return lower_within(decisions, Question(trace, budget_bytes, machine, granule))
+
+
+def lower_within(decisions: Decisions, question: Question) -> Lowered:
+    """`lower_timed` within both budgets: a copy out begins early only where it fits on the host.
+    Decisions that need more host memory are lowered as if it were not limited.
+    """
+    trace, budget_bytes = question.trace, question.budget_bytes
+    machine, granule = question.machine, question.granule
+    table = tabulate(decisions, trace, machine, granule)
+    _check_fits(table, decisions, trace, budget_bytes)
+    engine = AsapEngine(table, budget_bytes, machine, _host_margin(table, question))
+    engine.play()
+    schedule = Schedule(tuple(engine.instructions), table.start_device, table.start_host, granule)
+    return Lowered(schedule, tuple(engine.start_ns), engine.last_end_ns)
+
+
+def plan_of(
+    name: str, question: Question, decisions: Decisions, notes: Mapping[str, Any] | None = None
+) -> Plan:
+    """The as-soon-as-possible plan of some decisions.
+
+    Raises:
+        Infeasible: they do not fit the budget, or the host's.
+    """
+    schedule = lower_within(decisions, question).schedule
+    plan = make_plan(schedule, question.trace, question.machine, notes)
+    check_host(name, plan, question.host_budget_bytes)
+    return plan
+
+
+def _check_fits(table: Table, decisions: Decisions, trace: Trace, budget_bytes: int) -> None:
+    most, position = max(
+        ((most, position) for position, most in enumerate(table.resident_bytes)), default=(0, 0)
+    )
+    if max(most, table.start_bytes) > budget_bytes:
+        name = trace.calls[decisions.runs[position].call].name
+        raise infeasible("lower", budget_bytes, max(most, table.start_bytes), name)
+
+
+def _host_margin(table: Table, question: Question) -> HostMargin | None:
+    """What the copies of all pieces leave of the host budget; None where there is no limit, or
+    where it cannot be kept.
+    """
+    if question.host_budget_bytes is None:
+        return None
+    there = {(var, lo, hi) for var, lo, hi in table.start_host}
+    left_bytes = question.host_budget_bytes - sum(hi - lo for _, lo, hi in there)
+    first, last = dict[Range, int](), dict[Range, int]()
+    for piece in table.pieces:  # in the order of their gaps
+        if piece.slot not in there:
+            first.setdefault(piece.copy, piece.after + 1)
+            last[piece.copy] = piece.before
+    if sum(hi - lo for _, lo, hi in first) <= left_bytes:
+        return None
+    margin = HostMargin(left_bytes, len(table.runs))
+    for copy, begin in first.items():
+        _, lo, hi = copy
+        margin.take(begin, min(last[copy], len(table.runs)), hi - lo)
+    return margin if min(margin.left_bytes) >= 0 else None
+
+
+# The engine plays a step in time and writes each instruction as it starts. A call starts when its
+# inputs are there and its memory is free. Swap-outs go in order of production. Swap-ins go in order
+# of next use, but only if the bytes fit now and in every call up to that use, so that no prefetch
+# can block a call. A swap-out that has not begun when its value is due back is cancelled, where the
+# bytes can stay. On a shared link swap-outs go first, unless the next call waits for data. The
+# clock goes from one end of something to the next.
+
+
+NEVER = 1 << 62
+#: A budget beyond it limits nothing; numbers up to it can be counted in 64 bits.
+AMPLE_BYTES = 1 << 62
+
+
+class AsapEngine:
+    """Plays the step in time and writes the list down.
+
+    Attributes:
+        now_ns: the clock.
+        slowdown: how many times as long a call takes while a copy runs.
+        position: the Run that is running, or next.
+        run_left_ns: what is left of it, undisturbed; `NEVER` where none runs.
+        unpaid_ns: issue of what has been listed since the last Run, which the next one begins with.
+        held_bytes: the device ledger.
+        room_bytes: for each Run, the budget less all that must or will be there by then.
+        ended: position of the latest Run that has ended.
+        awaited: for each Run, how many pieces have yet to arrive (or stay) before it can start.
+        returning: for each host copy, how many pieces have yet to arrive from it (or stay).
+        opening: for each Run, the pieces whose gap begins when it ends.
+        outgoing, incoming: pieces whose copy has not started, in the order in which they start.
+        copies: {host copy: when it is done, in ns}, of those that have started.
+        going, coming: the pieces that are being copied, out and in.
+        host: host bytes left for copies; None: enough for all.
+    """
+
+    def __init__(
+        self, table: Table, budget_bytes: int, machine: Machine, host: HostMargin | None = None
+    ):
+        self.table, self.budget_bytes, self.host = table, budget_bytes, host
+        self.shared_link, self.slowdown = machine.link == "shared", machine.slowdown
+        self.issue_ns = round(machine.issue_us * 1000)
+        self.copy_issue_ns = round(machine.copy_issue_us * 1000)
+        self.unpaid_ns = 0
+        self.now_ns = self.last_end_ns = self.position = 0
+        self.held_bytes = table.start_bytes
+        self.room_bytes = min(budget_bytes, AMPLE_BYTES) - np.array(table.resident_bytes, np.int64)
+        self.ended = BEFORE_THE_STEP
+        self.awaited = [0] * (len(table.runs) + 1)
+        self.returning: dict[Range, int] = defaultdict(int)
+        self.opening: dict[int, list[GapPiece]] = defaultdict(list)
+        for piece in table.pieces:
+            self._await(piece, piece.returns)
+            self.opening[piece.after].append(piece)
+        self.outgoing = deque(sorted(table.pieces, key=lambda piece: (piece.queued, piece.after)))
+        self.incoming = deque(
+            sorted((p for p in table.pieces if p.returns), key=lambda piece: piece.before)
+        )
+        self.copies = {p.copy: 0 for p in table.pieces if p.after == BEFORE_THE_STEP}  # done, in ns
+        self.run_left_ns = self.out_ends_ns = self.in_ends_ns = NEVER
+        self.going: GapPiece | None = None
+        self.coming: GapPiece | None = None
+        self.instructions: list[Instruction] = []
+        self.start_ns: list[int] = []
+
+    def play(self) -> None:
+        """Until every Run has ended and every copy is done."""
+        for piece in self.opening[BEFORE_THE_STEP]:
+            piece.is_out = True
+        self._free_dead(BEFORE_THE_STEP)
+        while self._start_something() or self._clock_moves():
+            pass
+
+    def _start_something(self) -> bool:
+        """Starts a call or a copy that can start now; False where none can."""
+        if self._start_run():
+            return True
+        waits_for_data = self.run_left_ns == NEVER and self.awaited[self.position] > 0
+        if self.shared_link and waits_for_data:
+            return self._start_in() or self._start_out()
+        return self._start_out() or self._start_in()
+
+    def _start_run(self) -> bool:
+        position, table = self.position, self.table
+        if self.run_left_ns != NEVER or position == len(table.runs) or self.awaited[position]:
+            return False
+        if self.held_bytes + table.claim_bytes[position] > self.budget_bytes:
+            return False
+        self.held_bytes += table.claim_bytes[position]
+        self._write(table.runs[position])
+        self.run_left_ns, self.unpaid_ns = table.duration_ns[position] + self.unpaid_ns, 0
+        return True
+
+    def _start_out(self) -> bool:
+        while self.outgoing and (self.outgoing[0].stays or self.outgoing[0].copy in self.copies):
+            self.outgoing.popleft()
+        if self.going or (self.shared_link and self.coming) or not self.outgoing:
+            return False
+        piece = self._next_out()
+        if piece is None:
+            return False
+        self.outgoing.remove(piece)
+        self.going, self.out_ends_ns = piece, self.now_ns + piece.out_ns
+        self.copies[piece.copy] = self.out_ends_ns
+        self._write(SwapOut(piece.var, piece.lo, piece.hi))
+        return True
+
+    def _next_out(self) -> GapPiece | None:
+        """The first piece that may leave. Where it does not fit on the host yet, another may go
+        before: one whose gap has begun, and which the device may wait for.
+        """
+        for piece in self.outgoing:
+            if piece.written > self.ended:
+                return None
+            waits = piece.slot != piece.copy and self.returning[piece.slot]
+            if self.host is None:
+                return None if waits else piece
+            done = piece.stays or piece.copy in self.copies
+            if not (waits or done) and self._host_takes(self.host, piece):
+                return piece
+        return None
+
+    def _host_takes(self, host: HostMargin, piece: GapPiece) -> bool:
+        """Whether the piece fits on the host until its gap begins; after that it fits anyway."""
+        size_bytes, slot = piece.hi - piece.lo, self.position + (self.run_left_ns != NEVER)
+        if host.least(slot, piece.after) < size_bytes:
+            return False
+        host.take(slot, piece.after, size_bytes)
+        return True
+
+    def _start_in(self) -> bool:
+        """Brings in the piece that is needed next, or lets it stay if it has not left."""
+        if not self.incoming:
+            return False
+        piece = self.incoming[0]
+        settled = self._bring_in(piece) if piece.is_out else self._let_stay(piece)
+        if settled:
+            self.incoming.popleft()
+        return settled
+
+    def _bring_in(self, piece: GapPiece) -> bool:
+        """Starts a swap-in where the link is free and the bytes fit, now and up to their use."""
+        if not self._may_copy_in() or self.held_bytes + piece.size_bytes > self.budget_bytes:
+            return False
+        if not self._reserve(piece):
+            return False
+        self.held_bytes += piece.size_bytes
+        self.coming, self.in_ends_ns = piece, self.now_ns + piece.in_ns
+        self._write(SwapIn(piece.var, piece.lo, piece.hi))
+        return True
+
+    def _let_stay(self, piece: GapPiece) -> bool:
+        """Cancels a swap-out when its way back would start: the copy out has not, the bytes fit."""
+        due = self.run_left_ns == NEVER and piece.before == self.position
+        if not (due or self._may_copy_in()):
+            return False
+        if piece.after > self.ended or piece.copy in self.copies or not self._reserve(piece):
+            return False
+        piece.stays = True
+        self._await(piece, -1)
+        return True
+
+    def _may_copy_in(self) -> bool:
+        """Whether the link is free for a copy to the device."""
+        return not self.coming and not (self.shared_link and self.going)
+
+    def _reserve(self, piece: GapPiece) -> bool:
+        """Whether the bytes fit in every call up to their use; if so, takes them from its room."""
+        first = self.position + (self.run_left_ns != NEVER)
+        room = self.room_bytes[first : piece.before]
+        if room.size and room.min() < piece.size_bytes:
+            return False
+        room -= piece.size_bytes
+        return True
+
+    def _clock_moves(self) -> bool:
+        """Goes to the next end of something; False if nothing is under way."""
+        # While `pass_ns` go by, `work_ns` of a call's work are done.
+        pass_ns, work_ns = self.slowdown.as_integer_ratio() if self.going or self.coming else (1, 1)
+        run_ends_ns = NEVER
+        if self.run_left_ns != NEVER:
+            run_ends_ns = self.now_ns - (-self.run_left_ns * pass_ns // work_ns)
+        next_ns = min(run_ends_ns, self.out_ends_ns, self.in_ends_ns)
+        if next_ns == NEVER:
+            return False
+        if self.run_left_ns != NEVER:
+            self.run_left_ns -= (next_ns - self.now_ns) * work_ns // pass_ns
+        self.now_ns = self.last_end_ns = next_ns
+        if self.out_ends_ns == next_ns:
+            self._end_out()
+        if self.in_ends_ns == next_ns:
+            self._end_in()
+        if run_ends_ns == next_ns:
+            self._end_run()
+        return True
+
+    def _end_out(self) -> None:
+        piece, self.going, self.out_ends_ns = self.going, None, NEVER
+        if piece is not None and piece.after <= self.ended:
+            self._release(piece)
+
+    def _end_in(self) -> None:
+        piece, self.coming, self.in_ends_ns = self.coming, None, NEVER
+        if piece is not None:
+            self._await(piece, -1)
+
+    def _await(self, piece: GapPiece, change: int) -> None:
+        self.awaited[piece.before] += change
+        self.returning[piece.copy] += change
+
+    def _end_run(self) -> None:
+        self.ended, self.run_left_ns = self.position, NEVER
+        self.position += 1
+        self._write(End(self.table.runs[self.ended].call))
+        self.held_bytes -= self.table.end_bytes[self.ended]
+        self._free_dead(self.ended)
+        for piece in self.opening[self.ended]:
+            if self.copies.get(piece.copy, NEVER) <= self.now_ns:
+                self._release(piece)
+
+    def _free_dead(self, position: int) -> None:
+        for variable, size_bytes, granted_bytes in self.table.dead[position]:
+            self._write(Free(variable, 0, size_bytes))
+            self.held_bytes -= granted_bytes
+
+    def _release(self, piece: GapPiece) -> None:
+        piece.is_out = True
+        self._write(Free(piece.var, piece.lo, piece.hi))
+        self.held_bytes -= piece.size_bytes
+
+    def _write(self, instruction: Instruction) -> None:
+        self.instructions.append(instruction)
+        self.start_ns.append(self.now_ns)
+        self.unpaid_ns += self.issue_ns
+        if isinstance(instruction, SwapIn | SwapOut):
+            self.unpaid_ns += self.copy_issue_ns
+
+
+# The tables that the engine looks up: the bytes that each Run claims and releases, the bytes
+# resident during it if every gap is used to the full, and the `GapPiece`s that go out and come
+# back. If `resident_bytes` stays within the budget, some list of these decisions does too; if not,
+# none does.
 
 
 @dataclass(slots=True)
@@ -100,13 +444,13 @@ class Table:
     """What the engine looks up, by position in the runs.
 
     Args:
-        duration_ns, claim_bytes: of each Run.
+        duration_ns, claim_bytes: one for each Run.
         end_bytes: workspace and scratch outputs, which its End releases.
         dead: (variable, bytes, granted bytes) to be freed after it; `BEFORE_THE_STEP`: before the
             first.
         resident_bytes: what is on the device during it if every gap is used to the full.
         pieces: what goes out and comes back, by the Run after which its gap begins.
-        start_device, start_host: as of `Schedule`.
+        start_device, start_host: see `Schedule`.
         start_bytes: granted bytes of `start_device`.
     """
 
@@ -273,351 +617,3 @@ def _moved_away(trace: Trace, pieces: Iterable[GapPiece]) -> Iterator[tuple[int,
     for piece in pieces:
         if piece.after != BEFORE_THE_STEP or trace.variables[piece.var].persistent:
             yield piece.after + 1, piece.before - 1, piece.size_bytes
-
-
-# The as-soon-as-possible engine: plays a step in time and writes each instruction as it starts.
-#
-# A call starts when its inputs are there and its memory is free. Swap-outs go in order of
-# production, as soon as the value exists. Swap-ins go in order of next use, but only if the bytes
-# fit now and in every call up to that use, so that no prefetch can ever block a call. A swap-out
-# that has not begun when its value is due back is cancelled, where the bytes can stay. On a shared
-# link swap-outs go first, unless the next call waits for data. The clock goes from one end of
-# something to the next: of a call, of a copy out, of a copy in.
-
-
-NEVER = 1 << 62
-#: A budget beyond it limits nothing; numbers up to it can be counted in 64 bits.
-AMPLE_BYTES = 1 << 62
-
-
-class AsapEngine:
-    """Plays the step in time and writes the list down.
-
-    Attributes:
-        now_ns: the clock.
-        slowdown: how many times as long a call takes while a copy runs.
-        position: the Run that is running, or next.
-        run_left_ns: what is left of it, undisturbed; `NEVER` where none runs.
-        unpaid_ns: issue of what has been listed since the last Run, which the next one begins with.
-        held_bytes: the device ledger.
-        room_bytes: for each Run, what is left of the budget beside all that must or will be there
-            by then.
-        ended: position of the latest Run that has ended.
-        awaited: for each Run, how many pieces have yet to arrive (or stay) before it can start.
-        returning: for each host copy, how many pieces have yet to arrive from it (or stay).
-        opening: for each Run, the pieces whose gap begins when it ends.
-        outgoing, incoming: pieces whose copy has not started, in the order in which they start.
-        copies: {host copy: when it is done, in ns}, of those that have started.
-        going, coming: the pieces that are being copied, out and in.
-        host: room for copies on the host; None: enough for all.
-    """
-
-    def __init__(
-        self, table: Table, budget_bytes: int, machine: Machine, host: HostRoom | None = None
-    ):
-        self.table, self.budget_bytes, self.host = table, budget_bytes, host
-        self.shared_link, self.slowdown = machine.link == "shared", machine.slowdown
-        self.issue_ns = round(machine.issue_us * 1000)
-        self.copy_issue_ns = round(machine.copy_issue_us * 1000)
-        self.unpaid_ns = 0
-        self.now_ns = self.last_end_ns = self.position = 0
-        self.held_bytes = table.start_bytes
-        self.room_bytes = min(budget_bytes, AMPLE_BYTES) - np.array(table.resident_bytes, np.int64)
-        self.ended = BEFORE_THE_STEP
-        self.awaited = [0] * (len(table.runs) + 1)
-        self.returning: dict[Range, int] = defaultdict(int)
-        self.opening: dict[int, list[GapPiece]] = defaultdict(list)
-        for piece in table.pieces:
-            self._await(piece, piece.returns)
-            self.opening[piece.after].append(piece)
-        self.outgoing = deque(sorted(table.pieces, key=lambda piece: (piece.queued, piece.after)))
-        self.incoming = deque(
-            sorted((p for p in table.pieces if p.returns), key=lambda piece: piece.before)
-        )
-        self.copies = {p.copy: 0 for p in table.pieces if p.after == BEFORE_THE_STEP}  # done, in ns
-        self.run_left_ns = self.out_ends_ns = self.in_ends_ns = NEVER
-        self.going: GapPiece | None = None
-        self.coming: GapPiece | None = None
-        self.instructions: list[Instruction] = []
-        self.start_ns: list[int] = []
-
-    def play(self) -> None:
-        """Until every Run has ended and every copy is done."""
-        for piece in self.opening[BEFORE_THE_STEP]:
-            piece.is_out = True
-        self._free_dead(BEFORE_THE_STEP)
-        while self._start_something() or self._clock_moves():
-            pass
-
-    def _start_something(self) -> bool:
-        """Starts a call or a copy that can start now; False where none can."""
-        if self._start_run():
-            return True
-        waits_for_data = self.run_left_ns == NEVER and self.awaited[self.position] > 0
-        if self.shared_link and waits_for_data:
-            return self._start_in() or self._start_out()
-        return self._start_out() or self._start_in()
-
-    def _start_run(self) -> bool:
-        position, table = self.position, self.table
-        if self.run_left_ns != NEVER or position == len(table.runs) or self.awaited[position]:
-            return False
-        if self.held_bytes + table.claim_bytes[position] > self.budget_bytes:
-            return False
-        self.held_bytes += table.claim_bytes[position]
-        self._write(table.runs[position])
-        self.run_left_ns, self.unpaid_ns = table.duration_ns[position] + self.unpaid_ns, 0
-        return True
-
-    def _start_out(self) -> bool:
-        while self.outgoing and (self.outgoing[0].stays or self.outgoing[0].copy in self.copies):
-            self.outgoing.popleft()
-        if self.going or (self.shared_link and self.coming) or not self.outgoing:
-            return False
-        piece = self._next_out()
-        if piece is None:
-            return False
-        self.outgoing.remove(piece)
-        self.going, self.out_ends_ns = piece, self.now_ns + piece.out_ns
-        self.copies[piece.copy] = self.out_ends_ns
-        self._write(SwapOut(piece.var, piece.lo, piece.hi))
-        return True
-
-    def _next_out(self) -> GapPiece | None:
-        """The first piece that may leave. Where the host has no room for it yet, another may go
-        before: one whose gap has begun, and which the device may wait for.
-        """
-        for piece in self.outgoing:
-            if piece.written > self.ended:
-                return None
-            waits = piece.slot != piece.copy and self.returning[piece.slot]
-            if self.host is None:
-                return None if waits else piece
-            done = piece.stays or piece.copy in self.copies
-            if not (waits or done) and self._host_takes(self.host, piece):
-                return piece
-        return None
-
-    def _host_takes(self, host: HostRoom, piece: GapPiece) -> bool:
-        """Whether the host has room until the gap begins; then its room is taken anyway."""
-        size_bytes, slot = piece.hi - piece.lo, self.position + (self.run_left_ns != NEVER)
-        if host.least(slot, piece.after) < size_bytes:
-            return False
-        host.take(slot, piece.after, size_bytes)
-        return True
-
-    def _start_in(self) -> bool:
-        """Brings in the piece that is needed next, or lets it stay if it has not left."""
-        if not self.incoming:
-            return False
-        piece = self.incoming[0]
-        settled = self._bring_in(piece) if piece.is_out else self._let_stay(piece)
-        if settled:
-            self.incoming.popleft()
-        return settled
-
-    def _bring_in(self, piece: GapPiece) -> bool:
-        """Starts a swap-in where the link is free and the bytes fit, now and up to their use."""
-        if not self._may_copy_in() or self.held_bytes + piece.size_bytes > self.budget_bytes:
-            return False
-        if not self._reserve(piece):
-            return False
-        self.held_bytes += piece.size_bytes
-        self.coming, self.in_ends_ns = piece, self.now_ns + piece.in_ns
-        self._write(SwapIn(piece.var, piece.lo, piece.hi))
-        return True
-
-    def _let_stay(self, piece: GapPiece) -> bool:
-        """Cancels a swap-out when its way back would start: the copy out has not, the bytes fit."""
-        due = self.run_left_ns == NEVER and piece.before == self.position
-        if not (due or self._may_copy_in()):
-            return False
-        if piece.after > self.ended or piece.copy in self.copies or not self._reserve(piece):
-            return False
-        piece.stays = True
-        self._await(piece, -1)
-        return True
-
-    def _may_copy_in(self) -> bool:
-        """Whether the link is free for a copy to the device."""
-        return not self.coming and not (self.shared_link and self.going)
-
-    def _reserve(self, piece: GapPiece) -> bool:
-        """Whether the bytes fit in every call up to their use; if so, takes them from its room."""
-        first = self.position + (self.run_left_ns != NEVER)
-        room = self.room_bytes[first : piece.before]
-        if room.size and room.min() < piece.size_bytes:
-            return False
-        room -= piece.size_bytes
-        return True
-
-    def _clock_moves(self) -> bool:
-        """Goes to the next end of something; False if nothing is under way."""
-        # While `pass_ns` go by, `work_ns` of a call's work are done.
-        pass_ns, work_ns = self.slowdown.as_integer_ratio() if self.going or self.coming else (1, 1)
-        run_ends_ns = NEVER
-        if self.run_left_ns != NEVER:
-            run_ends_ns = self.now_ns - (-self.run_left_ns * pass_ns // work_ns)
-        next_ns = min(run_ends_ns, self.out_ends_ns, self.in_ends_ns)
-        if next_ns == NEVER:
-            return False
-        if self.run_left_ns != NEVER:
-            self.run_left_ns -= (next_ns - self.now_ns) * work_ns // pass_ns
-        self.now_ns = self.last_end_ns = next_ns
-        if self.out_ends_ns == next_ns:
-            self._end_out()
-        if self.in_ends_ns == next_ns:
-            self._end_in()
-        if run_ends_ns == next_ns:
-            self._end_run()
-        return True
-
-    def _end_out(self) -> None:
-        piece, self.going, self.out_ends_ns = self.going, None, NEVER
-        if piece is not None and piece.after <= self.ended:
-            self._release(piece)
-
-    def _end_in(self) -> None:
-        piece, self.coming, self.in_ends_ns = self.coming, None, NEVER
-        if piece is not None:
-            self._await(piece, -1)
-
-    def _await(self, piece: GapPiece, change: int) -> None:
-        self.awaited[piece.before] += change
-        self.returning[piece.copy] += change
-
-    def _end_run(self) -> None:
-        self.ended, self.run_left_ns = self.position, NEVER
-        self.position += 1
-        self._write(End(self.table.runs[self.ended].call))
-        self.held_bytes -= self.table.end_bytes[self.ended]
-        self._free_dead(self.ended)
-        for piece in self.opening[self.ended]:
-            if self.copies.get(piece.copy, NEVER) <= self.now_ns:
-                self._release(piece)
-
-    def _free_dead(self, position: int) -> None:
-        for variable, size_bytes, granted_bytes in self.table.dead[position]:
-            self._write(Free(variable, 0, size_bytes))
-            self.held_bytes -= granted_bytes
-
-    def _release(self, piece: GapPiece) -> None:
-        piece.is_out = True
-        self._write(Free(piece.var, piece.lo, piece.hi))
-        self.held_bytes -= piece.size_bytes
-
-    def _write(self, instruction: Instruction) -> None:
-        self.instructions.append(instruction)
-        self.start_ns.append(self.now_ns)
-        self.unpaid_ns += self.issue_ns
-        if isinstance(instruction, SwapIn | SwapOut):
-            self.unpaid_ns += self.copy_issue_ns
-
-
-@dataclass(frozen=True, slots=True)
-class Lowered:
-    """A list with the engine's own times.
-
-    Args:
-        start_ns: by list position, when the instruction starts (a Free or End: when it takes
-            effect).
-        makespan_ns: when the last one is done.
-    """
-
-    schedule: Schedule
-    start_ns: tuple[int, ...]
-    makespan_ns: int
-
-
-def lower(
-    decisions: Decisions,
-    trace: Trace,
-    budget_bytes: int,
-    machine: Machine,
-    granule: Granule = BYTES,
-) -> Schedule:
-    """The as-soon-as-possible list of some decisions.
-
-    Args:
-        budget_bytes: of the device, in granted bytes.
-        machine: gives durations, the link, how much copies slow calls down, and what issuing takes:
-            the engine's times are the simulator's.
-
-    Raises:
-        Infeasible: a call does not fit beside what the decisions keep on the device;
-            `minimum_bytes` is the least budget for these decisions.
-        ConfigError: the decisions contradict the trace.
-
-    Cost: O((runs + pieces) log + swap-ins x calls between prefetch and use).
-    """
-    return lower_timed(decisions, trace, budget_bytes, machine, granule).schedule
-
-
-def lower_timed(
-    decisions: Decisions,
-    trace: Trace,
-    budget_bytes: int,
-    machine: Machine,
-    granule: Granule = BYTES,
-) -> Lowered:
-    """`lower`, with the times at which the engine starts each instruction."""
-    return lower_within(decisions, Question(trace, budget_bytes, machine, granule))
-
-
-def lower_within(decisions: Decisions, question: Question) -> Lowered:
-    """`lower_timed` within both budgets: a copy out begins early only where the host has room for
-    it. Decisions that need more host memory are lowered as if it were not limited.
-    """
-    trace, budget_bytes = question.trace, question.budget_bytes
-    machine, granule = question.machine, question.granule
-    table = tabulate(decisions, trace, machine, granule)
-    _check_fits(table, decisions, trace, budget_bytes)
-    engine = AsapEngine(table, budget_bytes, machine, _host_room(table, question))
-    engine.play()
-    schedule = Schedule(tuple(engine.instructions), table.start_device, table.start_host, granule)
-    return Lowered(schedule, tuple(engine.start_ns), engine.last_end_ns)
-
-
-def plan_of(
-    name: str, question: Question, decisions: Decisions, notes: Mapping[str, Any] | None = None
-) -> Plan:
-    """The as-soon-as-possible plan of some decisions.
-
-    Raises:
-        Infeasible: they do not fit the budget, or the host's.
-    """
-    schedule = lower_within(decisions, question).schedule
-    plan = make_plan(schedule, question.trace, question.machine, notes)
-    check_host(name, plan, question.host_budget_bytes)
-    return plan
-
-
-def _check_fits(table: Table, decisions: Decisions, trace: Trace, budget_bytes: int) -> None:
-    most, position = max(
-        ((most, position) for position, most in enumerate(table.resident_bytes)), default=(0, 0)
-    )
-    if max(most, table.start_bytes) > budget_bytes:
-        name = trace.calls[decisions.runs[position].call].name
-        raise infeasible("lower", budget_bytes, max(most, table.start_bytes), name)
-
-
-def _host_room(table: Table, question: Question) -> HostRoom | None:
-    """What the copies of all pieces leave of the host budget; None where there is no limit, or
-    where it cannot be kept.
-    """
-    if question.host_budget_bytes is None:
-        return None
-    there = {(var, lo, hi) for var, lo, hi in table.start_host}
-    left_bytes = question.host_budget_bytes - sum(hi - lo for _, lo, hi in there)
-    first, last = dict[Range, int](), dict[Range, int]()
-    for piece in table.pieces:  # in the order of their gaps
-        if piece.slot not in there:
-            first.setdefault(piece.copy, piece.after + 1)
-            last[piece.copy] = piece.before
-    if sum(hi - lo for _, lo, hi in first) <= left_bytes:
-        return None
-    room = HostRoom(left_bytes, len(table.runs))
-    for copy, begin in first.items():
-        _, lo, hi = copy
-        room.take(begin, min(last[copy], len(table.runs)), hi - lo)
-    return room if min(room.room_bytes) >= 0 else None

@@ -1,4 +1,4 @@
-"""The interface of every planner: what it is asked, the plan that it makes, how it refuses.
+"""The interface of every planner: from a question to a plan, or a refusal.
 
 A planner decides *what* moves *when*. It makes a list, usually with a `ListWriter`, and `make_plan`
 states of that list what the simulator finds. Where no list fits it refuses, with the least budget
@@ -16,7 +16,7 @@ from typing import Any, Protocol, runtime_checkable
 from ooctrain.errors import ConfigError, Infeasible, OoctrainError, PartFailed
 from ooctrain.sched.ledger import peaks, walk
 
-# Here the how-to and the assignments look for them, beside the interface.
+# Assignments import these from here, with the interface.
 from ooctrain.sched.planning.list_writer import ListWriter as ListWriter
 from ooctrain.sched.planning.list_writer import (
     writer_with_resident_parameters as writer_with_resident_parameters,
@@ -27,9 +27,9 @@ from ooctrain.step.machine import Machine
 from ooctrain.step.trace import Call, Trace
 from ooctrain.units import format_bytes
 
-#: `Infeasible.minimum_bytes` where host memory is what lacks and the planner names no device budget
-#: that makes up for it: there is no such plan, or it has not looked for one.
-HOST_LACKS = 0
+#: `Infeasible.minimum_bytes` where host memory, not device memory, is too small, and the planner
+#: names no device budget that makes up for it: there is no such plan, or it has not looked for one.
+HOST_TOO_SMALL = 0
 
 
 class Planner(Protocol):
@@ -48,17 +48,17 @@ class Planner(Protocol):
 
         Args:
             trace: the (rewritten) step.
-            budget_bytes: of everything on the device, in granted bytes.
-            machine: what decisions and the claimed makespan stand on.
+            budget_bytes: limit of everything on the device, in granted bytes.
+            machine: times on which decisions and the claimed makespan rest.
             granule: how the allocator rounds, and whether parts of variables may move.
-            host_budget_bytes: of host copies; None: unlimited.
-            seed: of planners that draw random numbers.
+            host_budget_bytes: for host copies; None: unlimited.
+            seed: for planners that draw random numbers.
             time_limit_s: only interrupts a search, and the plan's notes then say `cut_short`;
                 what ends it otherwise is a number of evaluations (`effort.py`).
 
         Raises:
             Infeasible: with the least budget at which this same planner succeeds, host memory
-                permitting; with `HOST_LACKS` where it is host memory that does not suffice.
+                permitting; or `HOST_TOO_SMALL`.
         """
         ...
 
@@ -160,9 +160,9 @@ def make_plan(
 def infeasible(
     planner: str, budget_bytes: int, minimum_bytes: int, witness_call: str
 ) -> Infeasible:
-    """The error of a planner whose least budget is above the given one, or `HOST_LACKS`."""
-    if minimum_bytes == HOST_LACKS:
-        return host_lacks(planner)
+    """The error of a planner whose least budget is above the given one, or `HOST_TOO_SMALL`."""
+    if minimum_bytes == HOST_TOO_SMALL:
+        return host_too_small(planner)
     return Infeasible(
         f"planner {planner!r} finds no schedule within the budget",
         minimum_bytes=minimum_bytes,
@@ -174,16 +174,16 @@ def infeasible(
     )
 
 
-def host_lacks(planner: str, numbers: str = "") -> Infeasible:
-    """The error of a planner that lacks host memory: its `minimum_bytes` is `HOST_LACKS`."""
+def host_too_small(planner: str, numbers: str = "") -> Infeasible:
+    """The error of a planner whose host budget is too small (`HOST_TOO_SMALL`)."""
     return Infeasible(
-        f"planner {planner!r} needs more host memory than its budget", minimum_bytes=HOST_LACKS,
+        f"planner {planner!r} needs more host memory than its budget", minimum_bytes=HOST_TOO_SMALL,
         numbers=numbers, fix="a larger host budget, or a planner that swaps less",
     )  # fmt: skip
 
 
 def check_host(planner: str, plan: Plan, host_budget_bytes: int | None) -> None:
-    """Raises Infeasible (`host_lacks`) where a plan's host copies exceed the host budget."""
+    """Raises Infeasible (`host_too_small`) where a plan's host copies exceed the host budget."""
     needed = plan.host_peak_bytes
     if host_budget_bytes is not None and needed > host_budget_bytes:
         inputs = sum(
@@ -191,7 +191,7 @@ def check_host(planner: str, plan: Plan, host_budget_bytes: int | None) -> None:
             for variable, lo, hi in plan.schedule.start_host
             if not plan.trace.variables[variable].persistent
         )
-        raise host_lacks(
+        raise host_too_small(
             planner,
             f"host budget {format_bytes(host_budget_bytes)} ({host_budget_bytes} bytes), "
             f"needed {format_bytes(needed)} ({needed} bytes), of these {inputs} for the inputs, "
@@ -200,7 +200,7 @@ def check_host(planner: str, plan: Plan, host_budget_bytes: int | None) -> None:
 
 
 def remarked(plan: Plan, failures: Sequence[PartFailed]) -> Plan:
-    """A plan whose remarks name the planners and rewrites that failed beside it, each once."""
+    """A plan whose remarks name the planners and rewrites that failed meanwhile, each once."""
     said = [*plan.notes.get("remarks", ()), *(failure.what for failure in failures)]
     return replace(plan, notes={**plan.notes, "remarks": [*dict.fromkeys(said)]}) if said else plan
 
@@ -209,17 +209,17 @@ def least_refusal(
     planner: str, refusals: Sequence[Infeasible], budget_bytes: int,
     failures: Sequence[PartFailed] = (),
 ) -> OoctrainError:  # fmt: skip
-    """The refusal of a planner that asked others, which all refused.
+    """The refusal of a composed planner, all of whose parts refused.
 
-    It names the least device budget that one of them named. Where one of them had enough of that
-    and lacked host memory, what others named may turn out to lack it as well: then no budget is
-    named (`HOST_LACKS`). Planners that failed are its cause, or all that there is to raise.
+    It names the least device budget that a part named. Where a part had enough of that but too
+    little host memory, the budgets of other parts may meet the same limit: then no budget is named
+    (`HOST_TOO_SMALL`). Parts that failed are its cause, or all that there is to raise.
     """
     if failures and not refusals:
         return failures[0]
     for refusal in refusals:
-        if refusal.minimum_bytes == HOST_LACKS:
-            found = host_lacks(planner, refusal.numbers)
+        if refusal.minimum_bytes == HOST_TOO_SMALL:
+            found = host_too_small(planner, refusal.numbers)
             break
     else:
         least = min(refusals, key=lambda refusal: refusal.minimum_bytes)

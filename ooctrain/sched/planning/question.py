@@ -1,11 +1,11 @@
-"""The question put to a planner, as one value, and how it is put.
+"""What a planner is asked: step, budget, machine, limits.
 
-A step, a budget and a machine travel together, so the arguments of `Planner.plan` form one
-`Question`, which all parts of a planner pass on. Planners know nothing of a region of small
-objects: a granule's `fixed_bytes` are always taken by it, so it is a constant in every ledger.
-`plan_beside` asks for a plan within the budget less that constant, which is then added to the
-ledger and the peak of the plan. Read next: `lower.py`, which answers once it is decided what moves;
-`rewrite/pin_small.py` for what the region holds.
+These travel together, so the arguments of `Planner.plan` form one `Question`, which all parts of a
+planner pass on. Planners know nothing of a region of small objects: a granule's `fixed_bytes` are
+always taken by it, so it is a constant in every ledger. `plan_excluding` plans within the budget
+less that constant, which is then added to the ledger and the peak of the plan. Read next:
+`lower.py`, which makes the list once it is decided what moves; `rewrite/pin_small.py` for what the
+region holds.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from ooctrain.errors import Infeasible, failing_as
 from ooctrain.sched.planning.effort import collecting_rarely, with_effort
 from ooctrain.sched.planning.planner import (
-    HOST_LACKS,
+    HOST_TOO_SMALL,
     Planner,
     as_plan,
     checked_refusal,
@@ -28,10 +28,10 @@ from ooctrain.step.trace import Trace
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """A step to be planned, and the limits that its plan has to keep; all as of `Planner.plan`.
+    """A step to be planned, and the limits that its plan has to keep; see `Planner.plan`.
 
     Args:
-        evaluations: of a planner that searches and was not given a number itself; None: its own.
+        evaluations: for a searching planner that was not given a number itself; None: its own.
     """
 
     trace: Trace
@@ -44,12 +44,12 @@ class Question:
     evaluations: int | None = None
 
     @collecting_rarely()
-    def put_to(self, planner: Planner) -> Plan:
-        """The answer of a planner.
+    def ask(self, planner: Planner) -> Plan:
+        """The plan that a planner makes.
 
         Raises:
             Infeasible: the planner's.
-            PartFailed: it raised something that is no error of the library.
+            PartFailed: it raised an error that is not the library's.
         """
         with failing_as(f"planner {planner.name!r}"):
             return with_effort(planner, self.evaluations).plan(
@@ -59,8 +59,8 @@ class Question:
             )  # fmt: skip
 
 
-def plan_beside(planner: Planner, question: Question) -> Plan:
-    """The plan of a planner, within what the region leaves of the budget.
+def plan_excluding(planner: Planner, question: Question) -> Plan:
+    """A plan within the budget, excluding the region of small objects.
 
     Args:
         question: its granule has `fixed_bytes` if the trace has pinned variables
@@ -73,10 +73,10 @@ def plan_beside(planner: Planner, question: Question) -> Plan:
     granule, budget_bytes = question.granule, question.budget_bytes
     fixed, rest = granule.fixed_bytes, replace(granule, fixed_bytes=0)
     try:
-        found = replace(question, budget_bytes=budget_bytes - fixed, granule=rest).put_to(planner)
+        found = replace(question, budget_bytes=budget_bytes - fixed, granule=rest).ask(planner)
     except Infeasible as refusal:
         checked_refusal(refusal, planner)
-        if not fixed or refusal.minimum_bytes == HOST_LACKS:
+        if not fixed or refusal.minimum_bytes == HOST_TOO_SMALL:
             raise
         least, witness = refusal.minimum_bytes + fixed, refusal.witness_call
         raise infeasible(planner.name, budget_bytes, least, witness) from refusal.__cause__

@@ -4,10 +4,10 @@ From a trace and the values to drop comes a sequence of `Run`s in which every ca
 alive. A dropped value dies after its last use in the forward pass, or after each use that is named
 (`rematerialise_after`). When a later call needs it, its producer runs again first, after the
 producers of its own missing inputs, depth first. Forward calls are pure, so a second run gives the
-same bits (docs/architecture.md, "Laws that hold everywhere").
-Sources: Chen et al., Training deep nets with sublinear memory cost, for the idea; paper 001 edits
-its graph to the same effect. Read next: `sched/planners/prefix.py`, which chooses what to drop;
-`decisions.py` for what the runs become.
+same bits (docs/architecture.md, "Laws that hold everywhere"). Sources: Chen et al., Training deep
+nets with sublinear memory cost, for the idea; paper 001 edits its graph to the same effect. Read
+next: `sched/planners/prefix.py`, which chooses what to drop; `decisions.py` for what the runs
+become.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def last_forward_use(trace: Trace, var: int) -> int:
 def droppable(trace: Trace) -> tuple[int, ...]:
     """The values that recomputation is about, in order of production.
 
-    Outputs of pure forward calls that somebody reads after the forward pass.
+    Outputs of pure forward calls that are read after the forward pass.
     """
     return tuple(
         variable.id
@@ -68,8 +68,8 @@ def rematerialise(
             that run again and read them.
 
     Returns:
-        Every call of the trace once, in order, and before each call the runs that bring back what
-        it lacks.
+        Every call of the trace once, in order, and before each call the runs that bring back its
+        missing inputs.
 
     Cost: O(calls + runs that are added + values of `unread` that are back at each call), once more
     for each value that has to be kept instead.
@@ -90,7 +90,7 @@ def rematerialise_after(
         dropped: a value dies after these uses, and is computed again for the next one.
         unread: what comes back between such a use and the next one, as a source of others, dies
             again unless the next call reads it.
-        held: as of `rematerialise`.
+        held: see `rematerialise`.
 
     Cost: as that of `rematerialise`.
     """
@@ -162,9 +162,9 @@ class _Walk:
             if producer is None or not self.trace.calls[producer].pure:
                 return next(v for v in reversed(stack) if v in targets)
             ins = dict.fromkeys(self.trace.calls[producer].ins)
-            lacking = [v for v in ins if v not in self.alive]
-            if lacking:
-                stack += lacking
+            missing = [v for v in ins if v not in self.alive]
+            if missing:
+                stack += missing
                 continue
             outs = self.trace.calls[producer].outs
             keep = tuple(v for v in outs if v not in self.alive)
@@ -225,7 +225,7 @@ def read_off(trace: Trace, runs: Sequence[Run]) -> Rematerialised:
     is held.
 
     Args:
-        runs: of a planner that recomputes: `dtr`, `rotor`, `checkmate`.
+        runs: those of a recomputing planner: `dtr`, `rotor`, `checkmate`.
     """
     made: Counter[Use] = Counter()
     last: dict[int, int] = {}  # the call of the trace that touched a variable last
@@ -261,17 +261,12 @@ def droppable_uses(trace: Trace) -> Iterator[Use]:
             )
 
 
-# Checkpoints: the values that stay, and the segment that depends on each until the next.
-#
-# Given the kinds of operation whose outputs stay, this file numbers the checkpoints of a trace and
-# finds the values of each one's segment. Convolutions are expensive and the calls after them are
-# cheap, so a network falls into segments that begin with the output of an expensive call. A value
-# belongs to the latest checkpoint it is made from without another in between. Batch statistics
-# belong to none: they take almost no memory to keep, and a pass over the values to compute.
-#
-# Sources: Chen et al., Training deep nets with sublinear memory cost; paper 001, sections 2.2 and
-# 3.2, whose numbers these are. Departure: TensorFlow's batch norm is one node, so there statistics
-# are computed again too.
+# What to drop, segment by segment. Convolutions are expensive and the calls after them are cheap,
+# so a network falls into segments that begin with the output of an expensive call, its checkpoint.
+# A value belongs to the latest checkpoint it is made from without another in between. Batch
+# statistics belong to none: they take almost no memory to keep, and a pass over the values to
+# compute. Sources: Chen et al.; paper 001, sections 2.2 and 3.2, whose numbers these are.
+# Departure: TensorFlow's batch norm is one node, so there statistics are computed again too.
 
 
 #: Owner of what is made from inputs and parameters alone.

@@ -1,14 +1,13 @@
 """The bytes on the device during each run if nothing moves.
 
-For a sequence of runs this file finds the bytes on the device during each, and the least budget
-once some gaps are spent on the host. It walks from the last run to the first. A value that a later
-run reads is on the device; a value that a run makes was not there before it. So one set of
-variables and one sum are enough, and values need not be cut into lives. Planners that only want to
-know what fits ask here, for many choices of runs; `lower.py` and `bounds/` ask too, and
-`search/expand.py` does the same compiled. (`sched/budget.py` needs no runs: each call runs once, so
-storages will do.) Source: liveness analysis, as compilers do it (Aho, Sethi and Ullman, Compilers,
-section 10.6). Read next: `lower.py`; `chain_runs.py`, which asks for each of many ways to run a
-chain.
+From a sequence of runs come the bytes on the device during each, or the least budget once some gaps
+are spent on the host. One walk goes from the last run to the first. A value that a later run reads
+is on the device; a value that a run makes was not there before it. So one set of variables and one
+sum are enough, and values need not be cut into lives. Planners use it to find what fits, for many
+choices of runs; `lower.py` and `bounds/` use it too, and `search/expand.py` does the same compiled.
+(`sched/budget.py` needs no runs: each call runs once, so storages will do.) Source: liveness
+analysis, as compilers do it (Aho, Sethi and Ullman, Compilers, section 10.6). Read next:
+`lower.py`; `chain_runs.py`, which compares many ways to run a chain.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ from operator import sub
 
 from ooctrain.errors import ConfigError
 from ooctrain.sched.planning.decisions import Gap, runs_once
-from ooctrain.sched.planning.planner import host_lacks
+from ooctrain.sched.planning.planner import host_too_small
 from ooctrain.sched.planning.question import Question
 from ooctrain.sched.schedule import BYTES, Granule, Run
 from ooctrain.sched.spans import held_during
@@ -31,8 +30,8 @@ class Liveness:
 
     Attributes:
         size: granted bytes of each variable.
-        start_bytes: of what persists, before the first run.
-        workspace, claim_bytes: of each call; it claims workspace, and outputs on storages of their
+        start_bytes: granted bytes of what persists, before the first run.
+        workspace, claim_bytes: for each call; it claims workspace, and outputs on storages of their
             own.
         inputs: those that some call reads; until their first read they are on the host.
     """
@@ -51,7 +50,7 @@ class Liveness:
         )
 
     def least_budget(self, runs: Sequence[Run], gaps: Iterable[Gap] = ()) -> tuple[int, str]:
-        """(bytes, call): the least budget of some runs, and who needs it: the largest of
+        """(bytes, call): the least budget of some runs, and the call that needs it: the largest of
         `Table.resident_bytes` and `Table.start_bytes`.
 
         Args:
@@ -140,12 +139,9 @@ def always_resident(trace: Trace) -> tuple[frozenset[int], dict[int, int]]:
     return frozenset(fixed), updated
 
 
-# What a list needs that runs each call once, known before any list is made.
-#
-# On device and host together all that is alive needs room: **a list that runs each call once needs
-# at least the in-core peak, arena and slab together**, since every value that is still read is in
-# one of the two. The number belongs to a step and not to its budgets, so it is found once where
-# one step is planned for many budgets. Source: ours; liveness as in `residency.py`.
+# What a list needs that runs each call once, known before any list is made: **at least the in-core
+# peak, arena and slab together**, since every value that is still read is in one of the two. The
+# number depends on the step alone, so it is found once for many budgets. Source: ours.
 
 
 def alive_bytes(trace: Trace) -> int:
@@ -161,7 +157,7 @@ def check_both_memories(planner: str, question: Question) -> None:
     """Whether device and host together hold what is alive.
 
     Raises:
-        Infeasible: they do not, so the host lacks: no list runs each call once.
+        Infeasible: they do not, so no list runs each call once (`HOST_TOO_SMALL`).
 
     Cost: O(uses).
     """
@@ -170,7 +166,7 @@ def check_both_memories(planner: str, question: Question) -> None:
         return
     away = alive_bytes(question.trace) - question.budget_bytes
     if away > host_bytes:
-        raise host_lacks(
+        raise host_too_small(
             planner, f"host budget {format_bytes(host_bytes)} ({host_bytes} bytes); where each "
             f"call runs once, {format_bytes(away)} ({away} bytes) must lie on the host",
         )  # fmt: skip

@@ -20,7 +20,13 @@ from typing import Any
 
 from ooctrain.errors import Infeasible
 from ooctrain.sched.planning.fastest import Candidate
-from ooctrain.sched.planning.planner import HOST_LACKS, Planner, check_host, infeasible, make_plan
+from ooctrain.sched.planning.planner import (
+    HOST_TOO_SMALL,
+    Planner,
+    check_host,
+    infeasible,
+    make_plan,
+)
 from ooctrain.sched.planning.question import Question
 from ooctrain.sched.schedule import End, Fence, Instruction, Plan, Run, Schedule
 from ooctrain.step.trace import Call, Trace, Variable
@@ -115,7 +121,7 @@ def plan_runs(
     """
 
     def write(step: Trace) -> Candidate:
-        plan = replace(question, trace=step).put_to(planner)
+        plan = replace(question, trace=step).ask(planner)
         return Candidate(plan.schedule, {**plan.notes, **notes})
 
     found = list_runs(name, question, runs, write)
@@ -137,7 +143,7 @@ def list_runs(
     try:
         found = write(unrolled.trace)
     except Infeasible as refusal:
-        if refusal.minimum_bytes == HOST_LACKS:
+        if refusal.minimum_bytes == HOST_TOO_SMALL:
             raise
         witness = _original_name(unrolled, trace, refusal.witness_call)
         raise infeasible(name, question.budget_bytes, refusal.minimum_bytes, witness) from refusal

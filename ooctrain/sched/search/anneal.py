@@ -1,12 +1,12 @@
-"""Simulated annealing over what to drop and what to hold, compiled.
+"""Simulated annealing over what to drop or to hold, compiled.
 
 From `Tables` and a first choice the search returns the best choice met. A move flips a value, a
 pair, or a run of neighbours between keep, drop and drop again, or does so after one use of a value
-only, or says of a value that it stays while others can leave. Where memory is still short Belady's
-rule offloads, so every choice has a makespan, and the makespan alone decides. The random numbers
-are our own (splitmix64): the same seed gives the same plan everywhere. Source: ours; Kirkpatrick,
-Gelatt and Vecchi (1983) for annealing.
-Read next: `sched/planners/combined.py`.
+only, or lets a value stay while others can leave. Where memory is still short Belady's rule
+offloads (`evict_within`), so every choice has a makespan, and the makespan alone decides. The
+random numbers are our own (splitmix64): the same seed gives the same plan everywhere. Source: ours;
+Kirkpatrick, Gelatt and Vecchi (1983) for annealing; Belady (1966), whose rule is optimal in bytes
+for offloading alone. Read next: `sched/planners/combined.py`.
 """
 
 from __future__ import annotations
@@ -20,154 +20,6 @@ from ooctrain.sched.search.jit import compiled, inner
 from ooctrain.sched.search.play import SearchLimits, by_run, play, pop, push
 from ooctrain.sched.search.tables import INPUT
 
-# Which bytes spend which gaps on the host: Belady's rule in chunks, compiled.
-#
-# The function walks an `ExpandedStep`. Where memory is short, the value that is needed last
-# leaves, only as many bytes as are missing, rounded up to chunks. For each gap it returns the
-# bytes [0, evicted) that are away, or else the bytes that are missing. Sources: Belady 1966; in
-# bytes it is optimal for offloading alone.
-
-
-class Shortage(NamedTuple):
-    """What `evict_within` has to live with.
-
-    Args:
-        chunk_bytes: evictions are multiples of it; 0: whole variables.
-        grain_bytes: what is less than a chunk is a multiple of it.
-        room: bytes left on the host, from the start of run s - 1 to that of run s; empty: enough.
-        free: for each variable, whether it is on the host anyway.
-    """
-
-    budget_bytes: int
-    chunk_bytes: int
-    grain_bytes: int
-    room: np.ndarray
-    free: np.ndarray
-
-
-class Hosting(NamedTuple):
-    """What the gaps of a variable have on the host so far: bytes, until which slot; the same when
-    each gap was opened; and what has been evicted of each gap.
-    """
-
-    evicted: np.ndarray
-    bytes: np.ndarray
-    until: np.ndarray
-    bytes_before: np.ndarray
-    until_before: np.ndarray
-
-
-@compiled
-def evict(step, granted, stays, budget_bytes, chunk_bytes):
-    """`evict_within`, with host memory for all."""
-    nowhere, nobody = np.empty(0, np.int64), np.empty(0, np.bool_)
-    limits = Shortage(budget_bytes, chunk_bytes, 1, nowhere, nobody)
-    return evict_within(step, granted, stays, limits)
-
-
-@inner
-def evict_within(step, granted, stays, limits):
-    """Bytes that each gap spends on the host.
-
-    Args:
-        step: ExpandedStep.
-        granted: bytes of each variable.
-        stays: for each slot, whether what leaves in it leaves only when all others have left.
-        limits: Shortage; its room is taken.
-
-    Returns:
-        (evicted bytes of each gap, 0), or, where nothing helps, (..., the largest lack).
-
-    Cost: O(runs + gaps log gaps); where host memory is short O(runs) for each eviction besides.
-    """
-    budget_bytes, chunk_bytes = limits.budget_bytes, limits.chunk_bytes
-    runs, gaps = step.runs.size, step.gap_var.size
-    short_host = limits.room.size > 0
-    no_host = short_host and limits.room.max() == 0
-    variables = granted.size if short_host else 0
-    evicted = np.zeros(gaps, np.int64)
-    hosting = Hosting(
-        evicted, np.zeros(variables, np.int64), np.zeros(variables, np.int64),
-        np.zeros(gaps, np.int64), np.zeros(gaps, np.int64),
-    )  # fmt: skip
-    returns = np.zeros(runs + 1, np.int64)
-    opening = by_run(step.gap_after, runs)
-    heap = np.empty(gaps, np.int64)  # open gaps are numbered by their ends: the last one is on top
-    opened = next_to_open = 0
-    away = lack = 0
-    while next_to_open < gaps and step.gap_after[opening[next_to_open]] < 0:
-        gap = opening[next_to_open]  # inputs are on the host until they are read
-        next_to_open += 1
-        evicted[gap] = granted[step.gap_var[gap]]
-        away += evicted[gap]
-        returns[step.gap_before[gap]] += evicted[gap]
-    for place in range(runs):
-        away -= returns[place]
-        while next_to_open < gaps and step.gap_after[opening[next_to_open]] < place:
-            gap = opening[next_to_open]
-            next_to_open += 1
-            if no_host and not limits.free[step.gap_var[gap]]:
-                continue
-            if short_host:
-                var = step.gap_var[gap]
-                hosting.bytes_before[gap] = hosting.bytes[var]
-                hosting.until_before[gap] = hosting.until[var]
-            push(heap, opened, gap - gaps if stays[step.gap_slot[gap]] else gap)
-            opened += 1
-        short = step.resident[place] - away - budget_bytes
-        while short > 0 and opened:
-            gap = heap[0] % gaps
-            left = granted[step.gap_var[gap]] - evicted[gap]
-            if left == 0 or step.gap_before[gap] <= place:
-                pop(heap, opened)
-                opened -= 1
-                continue
-            size = min(left, -(-short // chunk_bytes) * chunk_bytes) if chunk_bytes else left
-            if short_host:
-                size = _hosted(step, gap, size, limits, hosting)
-                if size == 0:
-                    pop(heap, opened)
-                    opened -= 1
-            evicted[gap] += size
-            returns[step.gap_before[gap]] += size
-            away += size
-            short -= size
-        lack = max(lack, short)
-    return evicted, lack
-
-
-@inner
-def _hosted(step, gap, wanted, limits, hosting):
-    """How many more bytes of a gap the host has room for, `wanted` at most; takes it. The
-    twin of `sched/planning/host_room.py`.
-    """
-    var, room, taken = step.gap_var[gap], limits.room, hosting.evicted[gap]
-    first, last = step.gap_after[gap] + 1, step.gap_before[gap]
-    if limits.free[var]:
-        return wanted
-    size = wanted
-    for slot in range(first, last + 1):
-        size = min(size, room[slot])
-        if size == 0:
-            return 0
-    if size < wanted:
-        size = size - size % limits.grain_bytes if limits.chunk_bytes and size > 0 else 0
-    hosted, until = hosting.bytes_before[gap], hosting.until_before[gap]
-    shared = min(size, max(0, hosted - taken))
-    if shared:
-        for slot in range(until + 1, first):
-            if room[slot] < shared:
-                return 0
-        for slot in range(until + 1, first):
-            room[slot] -= shared
-    for slot in range(first, last + 1):
-        room[slot] -= size
-    if size:
-        hosting.bytes[var] = max(hosted, taken + size)
-        hosting.until[var] = last if taken + size >= hosted else until
-    return size
-
-
 #: Rows of the array that holds a choice, one number for each slot of a variable: KEEP, DROP or
 #: DROP_UNREAD (in the last slot HELD or not); whether it stays while others can leave.
 FATE, STAYS = 0, 1
@@ -180,7 +32,7 @@ class Annealing(NamedTuple):
 
     Args:
         choice: int8, rows `FATE`, `STAYS`.
-        cost: of the choice, in ns.
+        cost: cost of the choice, in ns.
         best, best_cost: the best met so far.
         random: state of the random numbers.
     """
@@ -209,12 +61,12 @@ class Field(NamedTuple):
     """What a move may change.
 
     Args:
-        first, end: of values in order of production the slots that change together: the one after
+        first, end: for values in order of production, the slots that change together: the one after
             the last use in the forward pass, and those after it; in the last slot alone a value is
             held or not.
         slots: those that change alone, too; empty: none does.
         may_drop: for each slot, whether a value may be dropped in it.
-        large_first, large_end: of values that can stay, their slots.
+        large_first, large_end: slots of values that can stay.
         linked: places of values of which the second is computed from the first, one or two calls
             later; a row for each pair.
     """
@@ -405,3 +257,148 @@ def annealing_from(t, choice: np.ndarray, limits: SearchLimits, seed: int) -> An
     """
     cost = evaluate(t, choice, limits)
     return Annealing(choice, cost, choice, cost, seed)
+
+
+# Which bytes spend which gaps on the host: Belady's rule in chunks. In a walk over an
+# `ExpandedStep`, where memory is short, the value that is needed last leaves, only as many bytes as
+# are missing, rounded up to chunks. For each gap the bytes [0, evicted) are away.
+
+
+class Shortage(NamedTuple):
+    """Limits of `evict_within`.
+
+    Args:
+        chunk_bytes: evictions are multiples of it; 0: whole variables.
+        grain_bytes: what is less than a chunk is a multiple of it.
+        room: bytes left on the host, from the start of run s - 1 to that of run s; empty: enough.
+        free: for each variable, whether it is on the host anyway.
+    """
+
+    budget_bytes: int
+    chunk_bytes: int
+    grain_bytes: int
+    room: np.ndarray
+    free: np.ndarray
+
+
+class Hosting(NamedTuple):
+    """What the gaps of a variable have on the host so far: bytes, until which slot; the same when
+    each gap was opened; and what has been evicted of each gap.
+    """
+
+    evicted: np.ndarray
+    bytes: np.ndarray
+    until: np.ndarray
+    bytes_before: np.ndarray
+    until_before: np.ndarray
+
+
+@compiled
+def evict(step, granted, stays, budget_bytes, chunk_bytes):
+    """`evict_within`, with host memory for all."""
+    no_room, no_variables = np.empty(0, np.int64), np.empty(0, np.bool_)
+    limits = Shortage(budget_bytes, chunk_bytes, 1, no_room, no_variables)
+    return evict_within(step, granted, stays, limits)
+
+
+@inner
+def evict_within(step, granted, stays, limits):
+    """Bytes that each gap spends on the host.
+
+    Args:
+        step: ExpandedStep.
+        granted: bytes of each variable.
+        stays: for each slot, whether what leaves in it leaves only when all others have left.
+        limits: Shortage; its room is taken.
+
+    Returns:
+        (evicted bytes of each gap, 0), or, where nothing helps, (..., the largest lack).
+
+    Cost: O(runs + gaps log gaps); where host memory is short O(runs) for each eviction besides.
+    """
+    budget_bytes, chunk_bytes = limits.budget_bytes, limits.chunk_bytes
+    runs, gaps = step.runs.size, step.gap_var.size
+    short_host = limits.room.size > 0
+    no_host = short_host and limits.room.max() == 0
+    variables = granted.size if short_host else 0
+    evicted = np.zeros(gaps, np.int64)
+    hosting = Hosting(
+        evicted, np.zeros(variables, np.int64), np.zeros(variables, np.int64),
+        np.zeros(gaps, np.int64), np.zeros(gaps, np.int64),
+    )  # fmt: skip
+    returns = np.zeros(runs + 1, np.int64)
+    opening = by_run(step.gap_after, runs)
+    heap = np.empty(gaps, np.int64)  # open gaps are numbered by their ends: the last one is on top
+    opened = next_to_open = 0
+    away = lack = 0
+    while next_to_open < gaps and step.gap_after[opening[next_to_open]] < 0:
+        gap = opening[next_to_open]  # inputs are on the host until they are read
+        next_to_open += 1
+        evicted[gap] = granted[step.gap_var[gap]]
+        away += evicted[gap]
+        returns[step.gap_before[gap]] += evicted[gap]
+    for place in range(runs):
+        away -= returns[place]
+        while next_to_open < gaps and step.gap_after[opening[next_to_open]] < place:
+            gap = opening[next_to_open]
+            next_to_open += 1
+            if no_host and not limits.free[step.gap_var[gap]]:
+                continue
+            if short_host:
+                var = step.gap_var[gap]
+                hosting.bytes_before[gap] = hosting.bytes[var]
+                hosting.until_before[gap] = hosting.until[var]
+            push(heap, opened, gap - gaps if stays[step.gap_slot[gap]] else gap)
+            opened += 1
+        short = step.resident[place] - away - budget_bytes
+        while short > 0 and opened:
+            gap = heap[0] % gaps
+            left = granted[step.gap_var[gap]] - evicted[gap]
+            if left == 0 or step.gap_before[gap] <= place:
+                pop(heap, opened)
+                opened -= 1
+                continue
+            size = min(left, -(-short // chunk_bytes) * chunk_bytes) if chunk_bytes else left
+            if short_host:
+                size = _hosted(step, gap, size, limits, hosting)
+                if size == 0:
+                    pop(heap, opened)
+                    opened -= 1
+            evicted[gap] += size
+            returns[step.gap_before[gap]] += size
+            away += size
+            short -= size
+        lack = max(lack, short)
+    return evicted, lack
+
+
+@inner
+def _hosted(step, gap, wanted, limits, hosting):
+    """How many more bytes of a gap the host has room for, `wanted` at most; takes it. The
+    twin of `sched/planning/host_gaps.py`.
+    """
+    var, room, taken = step.gap_var[gap], limits.room, hosting.evicted[gap]
+    first, last = step.gap_after[gap] + 1, step.gap_before[gap]
+    if limits.free[var]:
+        return wanted
+    size = wanted
+    for slot in range(first, last + 1):
+        size = min(size, room[slot])
+        if size == 0:
+            return 0
+    if size < wanted:
+        size = size - size % limits.grain_bytes if limits.chunk_bytes and size > 0 else 0
+    hosted, until = hosting.bytes_before[gap], hosting.until_before[gap]
+    shared = min(size, max(0, hosted - taken))
+    if shared:
+        for slot in range(until + 1, first):
+            if room[slot] < shared:
+                return 0
+        for slot in range(until + 1, first):
+            room[slot] -= shared
+    for slot in range(first, last + 1):
+        room[slot] -= size
+    if size:
+        hosting.bytes[var] = max(hosted, taken + size)
+        hosting.until[var] = last if taken + size >= hosted else until
+    return size

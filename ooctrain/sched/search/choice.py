@@ -1,8 +1,8 @@
-"""The interface of the compiled search: choices as sets of uses, evaluations counted.
+"""The interface of the compiled search: choices as sets of uses.
 
 Compiled code works on arrays; all other code works on sets of uses, of which a `Choice` consists: a
-use (variable, call) stands for the time after it, a slot of the arrays. This file translates
-between them. Read next: `tables.py`, `anneal.py`.
+use (variable, call) stands for the time after it, a slot of the arrays. `Search` translates between
+them, and counts evaluations. Read next: `tables.py`, `anneal.py`.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import numpy as np
 
 from ooctrain.sched.budget import input_bytes, trace_peak_bytes
 from ooctrain.sched.planning.effort import Deadline
-from ooctrain.sched.planning.host_room import host_left_bytes, is_short_of_host
+from ooctrain.sched.planning.host_gaps import host_left_bytes, is_short_of_host
 from ooctrain.sched.planning.question import Question
 from ooctrain.sched.planning.rematerialise import (
     Use,
@@ -55,8 +55,8 @@ ENOUGH, ENOUGH_SHORT = 400, 2000
 _NO_SLOTS = np.zeros(0, np.int64)
 #: How many starts are worth annealing.
 STARTS = 2
-#: Of the search of what is kept: where nothing is copied, the number of moves for each evaluation;
-#: where copies are, the number of evaluations for each move.
+#: For the search over what is kept: moves for each evaluation, where nothing is copied; evaluations
+#: for each move, where copies are.
 CHEAP, COSTLY = 2, 2
 
 
@@ -74,11 +74,11 @@ class Search:
     """Choices for one question.
 
     Attributes:
-        evaluations: how many have been made so far, moves of the search of what is kept included.
-        short_of_host: whether host memory may be what lacks.
-        copies_nothing: whether it has room for the inputs alone.
+        evaluations: number so far, moves of the search over what is kept included.
+        short_of_host: whether host memory may be too small.
+        copies_nothing: whether it holds only the inputs.
         cut_short: whether a deadline has ended one of the searches.
-        limits: what its choices have to live with.
+        limits: limits of every choice.
     """
 
     def __init__(self, question: Question):
@@ -166,7 +166,7 @@ class Search:
         """The search that goes on from choices where nothing is copied.
 
         Args:
-            runs: of the best choice; what is small stays only if they have room for it.
+            runs: those of the best choice; what is small stays only if they have room for it.
         """
         kept = KeepOrRecomputeSearch(self._question)
         return kept if kept.fits(runs) else KeepOrRecomputeSearch(self._question, small=NOTHING)
@@ -202,7 +202,8 @@ class Search:
         self, start: Choice, evaluations: int, *, seed: int, deadline: Deadline,
         further: bool = False,
     ) -> Choice:  # fmt: skip
-        """The best choice met while annealing; while none fits, the one that lacks least.
+        """The best choice met while annealing; while none fits, the one with the least bytes
+        missing.
 
         Args:
             evaluations: how many choices are tried at most.
@@ -283,7 +284,7 @@ def _linked(trace: Trace, place: Mapping[int, int]) -> np.ndarray:
 
 
 def _large(trace: Trace, piece_bytes: int) -> list[int]:
-    """What is worth saying of that it stays: computed in the step, and no smaller than a piece."""
+    """Values for which staying is a choice: computed in the step, and no smaller than a piece."""
     return [
         variable.id
         for variable in trace.variables
@@ -293,10 +294,8 @@ def _large(trace: Trace, piece_bytes: int) -> list[int]:
     ]
 
 
-# Every function of the search, compiled or read from the disk: each is compiled by its first call.
-#
-# Who wants compilation out of the way, as the tests and `execution/compile_apart.py` do, has three
-# short searches of a chain of three stages made here.
+# Compilation in advance, for tests and `execution/compile_apart.py`: each function is compiled by
+# its first call, so three short searches of a chain of three stages call all of them.
 
 
 #: Evaluations of each search.

@@ -6,8 +6,8 @@ A fate of a value (`choice.py`) is the same for all the times that it comes back
 uses; here it may die after the first of them and stay after the second. That is what lists within
 small budgets need where nothing can wait on the host. What does not fit is refused; else the time
 of all runs decides. Calls of the backward pass run once. Source: ours, docs/planners.md says what
-it gains; Kirkpatrick, Gelatt and Vecchi (1983) for annealing. Read next: `kept_gaps.py`,
-`kept_gaps.py`, then `keep_offload_or_recompute.py`.
+it gains; Kirkpatrick, Gelatt and Vecchi (1983) for annealing. Read next: `kept_gaps.py`, then
+`keep_offload_or_recompute.py`.
 """
 
 from __future__ import annotations
@@ -64,8 +64,8 @@ class KeptRuns(NamedTuple):
     """A list of runs.
 
     Args:
-        time_ns: that the step takes.
-        runs: of its calls.
+        time_ns: duration of the step.
+        runs: runs of its calls.
         stays: what can leave after these uses stays while others can.
     """
 
@@ -200,7 +200,7 @@ def listed(
 
     Args:
         numbers: the calls, each once or more.
-        column: of each variable; below 0: it is there from when it is made.
+        column: column of each variable; below 0: it is there from when it is made.
         there: whether a column is there as each call begins.
     """
     found, ran, present = list[Run](), set[int](), set(trace.initial)

@@ -1,9 +1,13 @@
-"""What the searches over what is kept from call to call look up, made once for a question.
+"""A step as a table of what is kept from call to call, whose runs follow from one compiled walk.
 
-A value that may be computed again has a column. Any other has none, since it stays as long as it is
-of use: it counts among the bytes that are there as a call begins, or that the call claims. Beside a
-column stand the calls from which, and up to which, it is of use, and its neighbours: the columns
-that are computed from it, or from which it is. Read next: `kept_gaps.py`.
+A `Keeping` says of each value, as each call begins, whether it is wanted there if it is there by
+then. A call with a missing source has it computed again first, depth first, as in
+`sched/planning/rematerialise.py`; a value that is not wanted dies when it has been read for this
+call. So every list without copies in which values come back just before they are read is a keeping,
+however often a value comes back and however long it then stays. Searches look up `KeptTables`, made
+once for a question, and change a keeping by moves (`turn_gaps`). Source: ours; the rows of
+Checkmate's S (Jain et al., MLSys 2020), read as wishes. Read next: `keep_or_recompute.py`,
+`keep_offload_or_recompute.py`, the two searches.
 """
 
 from __future__ import annotations
@@ -20,128 +24,8 @@ from ooctrain.sched.search.jit import compiled, inner
 from ooctrain.sched.search.tables import COMPUTED, INPUT, Tables, tables_of
 from ooctrain.step.trace import Call, Trace
 
-
-class KeptTables(NamedTuple):
-    """What a walk looks up.
-
-    Args:
-        values: those that may be computed again, a column for each, and are not too small to
-            matter.
-        column: of each variable; -1: it has none, and stays as long as it is of use.
-        until: the last call for which a variable without a column can be read.
-        size: bytes of each column.
-        claim: of each call: workspace, inputs, and outputs without a column.
-        base: bytes of variables without a column as each call begins.
-        first, end: of each column the first and the last call as which begins it is of use.
-        near, near_at: columns that are computed from column c, or from which it is, by a call or by
-            two: `near[near_at[c] : near_at[c + 1]]`.
-    """
-
-    step: Tables
-    budget_bytes: int
-    values: np.ndarray
-    column: np.ndarray
-    until: np.ndarray
-    size: np.ndarray
-    claim: np.ndarray
-    base: np.ndarray
-    first: np.ndarray
-    end: np.ndarray
-    near: np.ndarray
-    near_at: np.ndarray
-
-
-def _may_run(call: Call) -> bool:
-    """Whether a call runs again here."""
-    return call.pure and call.phase in ("forward", "loss")
-
-
-def kept_tables(question: Question, small: float) -> KeptTables:
-    """The tables of a question.
-
-    Args:
-        question: the host budget is not looked at.
-        small: values of at most this share of the budget have no column; below 0: all have one.
-    """
-    trace = question.trace
-    t = tables_of(trace, question.machine, question.granule)
-    until, calls = _until(trace, t), len(trace.calls)
-    values = [
-        v for v, made in enumerate(trace.producer)
-        if made is not None and _may_run(trace.calls[made]) and t.last_use[v] < calls
-        and t.granted[v] > small * question.budget_bytes
-    ]  # fmt: skip
-    values.sort(key=lambda v: (trace.producer[v] or 0, v))
-    column = np.full(len(trace.variables), -1, np.int64)
-    column[values] = np.arange(len(values))
-    for var, taker in trace.taker.items():
-        if column[var] < 0:
-            until[var] = min(until[var], taker)
-    near = _near(trace, values)
-    claim, base = _others(trace, t, column, until)
-    return KeptTables(
-        t, question.budget_bytes, _ints(values), column, _ints(until), t.granted[values],
-        claim, base, t.producer[values] + 1, _ints([until[v] for v in values]),
-        _ints([column[v] for row in near for v in row]),
-        _ints([0, *accumulate(len(row) for row in near)]),
-    )  # fmt: skip
-
-
-def _until(trace: Trace, t: Tables) -> list[int]:
-    """The last call for which each variable may be of use."""
-    until = t.last_use.tolist()
-    for call in reversed(trace.calls):
-        if _may_run(call):
-            last = max((until[out] for out in call.outs), default=-1)
-            for var in call.ins:
-                until[var] = max(until[var], last)
-    return [len(trace.calls) if t.origin[v] == INPUT else last for v, last in enumerate(until)]
-
-
-def _others(
-    trace: Trace, t: Tables, column: np.ndarray, until: Sequence[int]
-) -> tuple[np.ndarray, np.ndarray]:
-    """What each call claims, and what is there as it begins, of variables without a column."""
-    claim, base = t.workspace.copy(), np.zeros_like(t.workspace)
-    for var in np.flatnonzero(column < 0).tolist():
-        size_bytes, made = t.granted[var], trace.producer[var]
-        if t.origin[var] == INPUT:
-            claim[list(trace.readers[var])] += size_bytes
-            continue
-        if t.reused[var] < 0 and made is not None:
-            claim[made] += size_bytes
-        if t.last_use[var] >= 0:
-            first = 0 if t.origin[var] != COMPUTED or made is None else made + 1
-            base[first : until[var] + 1] += size_bytes
-    return claim, base
-
-
-def _near(trace: Trace, values: Sequence[int]) -> list[list[int]]:
-    """Of each value those that are computed from it, or from which it is, by a call or by two."""
-    near: dict[int, set[int]] = {v: set() for v in values}
-    for var in values:
-        outs = {out for call in trace.readers[var] for out in trace.calls[call].outs}
-        outs |= {o for v in outs for call in trace.readers[v] for o in trace.calls[call].outs}
-        for out in outs.intersection(values):
-            near[var].add(out)
-            near[out].add(var)
-    return [sorted(near[v].difference([v])) for v in values]
-
-
-def _ints(values: Sequence[int]) -> np.ndarray:
-    return np.array(values, np.int64)
-
-
-# One walk over a step that keeps values from call to call, and copies nothing, compiled.
-#
-# A `Keeping` says of each value, as each call begins, whether it is wanted there if it is there by
-# then. A call that lacks a source has it computed again first, depth first, as in
-# `sched/planning/rematerialise.py`; a value that is not wanted dies when it has been read for this
-# call. So every list without copies in which values come back just before they are read is a
-# keeping, however often a value comes back and however long it then stays. The walk of a call
-# looks at nothing but what is there as it begins and what is wanted as it ends: after a change the
-# walk begins at the first call concerned and ends where all is as before. Source: ours; the rows
-# of Checkmate's S (Jain et al., MLSys 2020), read as wishes.
+# The walk. A call's part looks at nothing but what is there as it begins and what is wanted as it
+# ends: after a change the walk begins at the first call concerned and ends where all is as before.
 
 
 class Keeping(NamedTuple):
@@ -152,7 +36,7 @@ class Keeping(NamedTuple):
         there: whether it is there.
         held: bytes of those that are.
         touched: whether a run before call k + 1, and not before call k, reads or writes it.
-        time_ns: of these runs.
+        time_ns: duration of these runs.
     """
 
     wanted: np.ndarray
@@ -195,7 +79,7 @@ def beginning(tables: KeptTables) -> WalkPlace:
 
 @inner
 def runs_for(tables, call, place):
-    """How many runs a call takes, itself the last; -1: it lacks what cannot be had. They are
+    """How many runs a call takes, itself the last; -1: a source cannot be computed. They are
     written into the place, with what is there after them.
     """
     t, column, there, stack = tables.step, tables.column, place.there, place.stack
@@ -209,19 +93,19 @@ def runs_for(tables, call, place):
         running = ~value if value < 0 else t.producer[value]
         if count == place.runs.size or (value >= 0 and not t.pure[running]):
             return -1
-        lacking = 0
+        missing = 0
         for at in range(t.ins_at[running], t.ins_at[running + 1]):
             source = t.ins[at]
             if column[source] < 0:
                 if tables.until[source] < call:
                     return -1
             elif not there[column[source]]:
-                if depth + lacking == stack.size:
+                if depth + missing == stack.size:
                     return -1
-                stack[depth + lacking] = source
-                lacking += 1
-        depth += lacking
-        if lacking:
+                stack[depth + missing] = source
+                missing += 1
+        depth += missing
+        if missing:
             continue
         depth -= 1
         place.runs[count] = running
@@ -242,10 +126,10 @@ def walk_call(tables, call, wanted, touched, place):
 
     Args:
         wanted: what is kept as the next call begins.
-        touched: of this call, all 0; it is written.
+        touched: row of this call, all 0; it is written.
 
     Returns:
-        (time in ns, bytes at the peak, how many runs), the time -1 if it lacks what cannot be had.
+        (time in ns, bytes at the peak, how many runs), the time -1 if a source cannot be computed.
     """
     t, column, size = tables.step, tables.column, tables.size
     room, left, held = place.room, place.left, place.held[0]
@@ -303,7 +187,8 @@ def walk(tables, span, known, found, place):
         found: Keeping, whose rows behind `first` are written.
 
     Returns:
-        The call before which the walk ended, or -1: the step does not fit, or lacks something.
+        The call before which the walk ended, or -1: the step does not fit, or a source cannot be
+        computed.
     """
     t, (first, last) = tables.step, span
     place.there[:] = known.there[first]
@@ -327,13 +212,10 @@ def walk(tables, span, known, found, place):
     return t.duration_ns.size
 
 
-# Moves of the searches over what is kept from call to call, compiled.
-#
-# A move turns gaps: where a value is there between two runs that touch it, it dies after the first
-# of them, and where it is not, it stays for the second. It turns the gap of one value, or of two
+# Moves turn gaps: where a value is there between two runs that touch it, it dies after the first of
+# them, and where it is not, it stays for the second. A move turns the gap of one value, or of two
 # or three that have a gap at the same call, among them some that are computed from the first one,
-# or from which it is. Whether a move is taken is for a search to say, and one that is not is
-# undone. Source: ours.
+# or from which it is. The search decides whether a move is taken; one that is not is undone.
 
 
 #: Of eight moves three turn one gap, three turn two, and the others three.
@@ -462,3 +344,120 @@ def undo(keeping, turned, count):
     """Turns back the gaps of a move that has changed `count` columns."""
     for which in range(count):
         keeping.wanted[:, turned.columns[which]] = turned.before[which]
+
+
+# What a walk looks up. A value that may be computed again has a column. Any other has none, since
+# it stays as long as it is of use: it counts among the bytes that are there as a call begins, or
+# that the call claims. For each column stand the calls from which, and up to which, it is of use,
+# and its neighbours: the columns that are computed from it, or from which it is.
+
+
+class KeptTables(NamedTuple):
+    """What a walk looks up.
+
+    Args:
+        values: those that may be computed again, a column for each, and are not too small to
+            matter.
+        column: column of each variable; -1: it has none, and stays as long as it is of use.
+        until: the last call for which a variable without a column can be read.
+        size: bytes of each column.
+        claim: bytes of each call: workspace, inputs, and outputs without a column.
+        base: bytes of variables without a column as each call begins.
+        first, end: for each column, the first and the last call at whose begin it is of use.
+        near, near_at: columns that are computed from column c, or from which it is, by a call or by
+            two: `near[near_at[c] : near_at[c + 1]]`.
+    """
+
+    step: Tables
+    budget_bytes: int
+    values: np.ndarray
+    column: np.ndarray
+    until: np.ndarray
+    size: np.ndarray
+    claim: np.ndarray
+    base: np.ndarray
+    first: np.ndarray
+    end: np.ndarray
+    near: np.ndarray
+    near_at: np.ndarray
+
+
+def _may_run(call: Call) -> bool:
+    """Whether a call runs again here."""
+    return call.pure and call.phase in ("forward", "loss")
+
+
+def kept_tables(question: Question, small: float) -> KeptTables:
+    """The tables of a question.
+
+    Args:
+        question: the host budget is not looked at.
+        small: values of at most this share of the budget have no column; below 0: all have one.
+    """
+    trace = question.trace
+    t = tables_of(trace, question.machine, question.granule)
+    until, calls = _until(trace, t), len(trace.calls)
+    values = [
+        v for v, made in enumerate(trace.producer)
+        if made is not None and _may_run(trace.calls[made]) and t.last_use[v] < calls
+        and t.granted[v] > small * question.budget_bytes
+    ]  # fmt: skip
+    values.sort(key=lambda v: (trace.producer[v] or 0, v))
+    column = np.full(len(trace.variables), -1, np.int64)
+    column[values] = np.arange(len(values))
+    for var, taker in trace.taker.items():
+        if column[var] < 0:
+            until[var] = min(until[var], taker)
+    near = _near(trace, values)
+    claim, base = _others(trace, t, column, until)
+    return KeptTables(
+        t, question.budget_bytes, _ints(values), column, _ints(until), t.granted[values],
+        claim, base, t.producer[values] + 1, _ints([until[v] for v in values]),
+        _ints([column[v] for row in near for v in row]),
+        _ints([0, *accumulate(len(row) for row in near)]),
+    )  # fmt: skip
+
+
+def _until(trace: Trace, t: Tables) -> list[int]:
+    """The last call for which each variable may be of use."""
+    until = t.last_use.tolist()
+    for call in reversed(trace.calls):
+        if _may_run(call):
+            last = max((until[out] for out in call.outs), default=-1)
+            for var in call.ins:
+                until[var] = max(until[var], last)
+    return [len(trace.calls) if t.origin[v] == INPUT else last for v, last in enumerate(until)]
+
+
+def _others(
+    trace: Trace, t: Tables, column: np.ndarray, until: Sequence[int]
+) -> tuple[np.ndarray, np.ndarray]:
+    """What each call claims, and what is there as it begins, of variables without a column."""
+    claim, base = t.workspace.copy(), np.zeros_like(t.workspace)
+    for var in np.flatnonzero(column < 0).tolist():
+        size_bytes, made = t.granted[var], trace.producer[var]
+        if t.origin[var] == INPUT:
+            claim[list(trace.readers[var])] += size_bytes
+            continue
+        if t.reused[var] < 0 and made is not None:
+            claim[made] += size_bytes
+        if t.last_use[var] >= 0:
+            first = 0 if t.origin[var] != COMPUTED or made is None else made + 1
+            base[first : until[var] + 1] += size_bytes
+    return claim, base
+
+
+def _near(trace: Trace, values: Sequence[int]) -> list[list[int]]:
+    """Of each value those that are computed from it, or from which it is, by a call or by two."""
+    near: dict[int, set[int]] = {v: set() for v in values}
+    for var in values:
+        outs = {out for call in trace.readers[var] for out in trace.calls[call].outs}
+        outs |= {o for v in outs for call in trace.readers[v] for o in trace.calls[call].outs}
+        for out in outs.intersection(values):
+            near[var].add(out)
+            near[out].add(var)
+    return [sorted(near[v].difference([v])) for v in values]
+
+
+def _ints(values: Sequence[int]) -> np.ndarray:
+    return np.array(values, np.int64)

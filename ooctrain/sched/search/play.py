@@ -16,122 +16,6 @@ import numpy as np
 from ooctrain.sched.search.jit import compiled, inner
 from ooctrain.step.machine import Machine
 
-# Two textbook algorithms, compiled: a counting sort by run, and a heap of numbers.
-#
-# Runs are numbers below a known bound, so sorting by them takes no comparisons. The heap gives the
-# largest number so far. Source: Knuth, The Art of Computer Programming, volume 3.
-
-
-@inner
-def by_run(position, runs):
-    """An order in which `position`, numbers in [-1, runs), ascends; equals keep theirs."""
-    begins = np.zeros(runs + 2, np.int64)
-    for place in range(position.size):
-        begins[position[place] + 2] += 1
-    for run in range(1, runs + 2):
-        begins[run] += begins[run - 1]
-    order = np.empty(position.size, np.int64)
-    for place in range(position.size):
-        run = position[place] + 1
-        order[begins[run]] = place
-        begins[run] += 1
-    return order
-
-
-@inner
-def push(heap, size, number):
-    """Puts a number on a heap of `size` numbers, the largest first."""
-    place = size
-    while place and heap[(place - 1) // 2] < number:
-        heap[place] = heap[(place - 1) // 2]
-        place = (place - 1) // 2
-    heap[place] = number
-
-
-@inner
-def pop(heap, size):
-    """Takes the largest number from a heap of `size` numbers."""
-    number = heap[size - 1]
-    place = 0
-    while 2 * place + 1 < size - 1:
-        child = 2 * place + 1
-        if child + 1 < size - 1 and heap[child + 1] > heap[child]:
-            child += 1
-        if heap[child] <= number:
-            break
-        heap[place] = heap[child]
-        place = child
-    heap[place] = number
-
-
-# What travels: the gaps of a step, cut into pieces, compiled.
-#
-# From an `ExpandedStep` and the bytes of each gap that are on the host come pieces, in the order
-# of their next use. The readable twin is `sched/planning/lower.py`.
-
-
-class Pieces(NamedTuple):
-    """What travels, in the order of the next use.
-
-    Args:
-        size: bytes.
-        written: the run that writes them; -1: they are there before the step.
-        after, before: the runs around the gap; after = -1: they are on the host before the step.
-        copy: the first piece that brings these bytes to the host: later ones need not.
-    """
-
-    size: np.ndarray
-    written: np.ndarray
-    after: np.ndarray
-    before: np.ndarray
-    copy: np.ndarray
-
-
-@compiled
-def cut(step, evicted, chunk_bytes):
-    """The pieces of at most `chunk_bytes` (0: whole gaps) that the gaps of a step move. An input
-    comes in whole, but for what leaves again in pieces.
-    """
-    gaps = evicted.size
-    in_pieces = np.zeros(step.life_first.size, np.int64)  # of each life, what is cut at all
-    for gap in range(gaps):
-        life = step.gap_life[gap]
-        if step.gap_after[gap] >= 0:
-            in_pieces[life] = max(in_pieces[life], evicted[gap])
-    count = 0
-    for gap in range(gaps):
-        parts = min(evicted[gap], in_pieces[step.gap_life[gap]]) if chunk_bytes else 0
-        count += (-(-parts // chunk_bytes) if parts else 0) + (evicted[gap] > parts)
-    size = np.empty(count, np.int64)
-    written = np.empty(count, np.int64)
-    after = np.empty(count, np.int64)
-    before = np.empty(count, np.int64)
-    copy = np.empty(count, np.int64)
-    hosted = np.zeros(step.life_first.size, np.int64)  # bytes [0, hosted) left in an earlier gap,
-    first = np.zeros(step.life_first.size, np.int64)  # from this piece on
-    piece = 0
-    for gap in range(gaps):
-        life = step.gap_life[gap]
-        begins = piece
-        parts = min(evicted[gap], in_pieces[life]) if chunk_bytes else 0
-        lo = 0
-        while lo < evicted[gap]:
-            hi = min(parts, lo + chunk_bytes) if lo < parts else evicted[gap]
-            size[piece] = hi - lo
-            written[piece] = step.life_first[life]
-            after[piece] = step.gap_after[gap]
-            before[piece] = step.gap_before[gap]
-            known = hi <= hosted[life]
-            before_it = first[life] + (lo // chunk_bytes if chunk_bytes else 0)
-            copy[piece] = copy[before_it] if known else piece
-            piece += 1
-            lo = hi
-        if evicted[gap] > hosted[life]:
-            hosted[life] = evicted[gap]
-            first[life] = begins
-    return Pieces(size, written, after, before, copy)
-
-
 NEVER = 1 << 62
 #: Runs whose room is compared at a time.
 TOGETHER = 64
@@ -142,10 +26,10 @@ class Link(NamedTuple):
 
     Args:
         shared: whether both directions share it.
-        latency_ns: of each transfer.
+        latency_ns: latency of each transfer.
         out_rate, in_rate: bytes per us.
         pass_ns, work_ns: while a copy runs for `pass_ns`, a call does `work_ns` of its work.
-        issue_ns, copy_issue_ns: that an instruction, and a copy besides, add to the next call.
+        issue_ns, copy_issue_ns: time that an instruction, and also a copy, adds to the next call.
     """
 
     shared: bool
@@ -169,12 +53,12 @@ def link_of(machine: Machine) -> Link:
 
 
 class SearchLimits(NamedTuple):
-    """What a choice has to live with.
+    """Limits that every choice keeps.
 
     Args:
-        chunk_bytes: of a transfer at most; 0: whole values.
+        chunk_bytes: largest transfer; 0: whole values.
         host_bytes: for copies on the host; below 0: enough for all.
-        grain_bytes: of the allocator.
+        grain_bytes: granule of the allocator.
     """
 
     budget_bytes: int
@@ -186,16 +70,16 @@ class SearchLimits(NamedTuple):
 
 @inner
 def fits(room, size, first, before):
-    """The first run of [first, before) beside which `size` bytes do not fit; -1: there is none, and
-    they are taken from the room.
+    """The first run of [first, before) during which `size` bytes do not fit; -1: they always fit,
+    and are taken from the room.
     """
     begin = first
     while begin < before:
         # A loop that never ends early compares several numbers at a time.
-        end, lacks = min(begin + TOGETHER, before), False
+        end, short = min(begin + TOGETHER, before), False
         for run in range(begin, end):
-            lacks |= room[run] < size
-        if lacks:
+            short |= room[run] < size
+        if short:
             for run in range(begin, end):
                 if room[run] < size:
                     return run
@@ -212,7 +96,7 @@ def way_ns(link, size, rate):
 
 
 @compiled
-def host_room(step, pieces, limits):
+def host_margin(step, pieces, limits):
     """Bytes that all copies together leave on the host, from the start of run s - 1 to that of run
     s; empty: they all fit, or they never do.
     """
@@ -232,8 +116,8 @@ def host_room(step, pieces, limits):
 
 
 @inner
-def device_room(step, pieces, budget_bytes):
-    """Bytes that each run leaves of the budget beside all that must or will be there by then."""
+def device_margin(step, pieces, budget_bytes):
+    """For each run, the budget less all that must or will be there by then."""
     runs = step.runs.size
     room = budget_bytes - step.resident
     change = np.zeros(runs + 1, np.int64)  # of what is away, from one run to the next
@@ -250,7 +134,7 @@ def device_room(step, pieces, budget_bytes):
 
 @inner
 def next_to_leave(pieces, outgoing, ended, first, copied, stays, on_host):
-    """The place in `outgoing` of the piece that may leave; -1: none. Where the host has no room for
+    """The place in `outgoing` of the piece that may leave; -1: none. Where the host cannot hold
     the first one from run `first` on, another may go before: one that is written.
     """
     for place in range(outgoing.size):
@@ -274,8 +158,8 @@ def play(t, step, evicted, limits):
     runs = step.runs.size
     pieces = cut(step, evicted, limits.chunk_bytes)
     count = pieces.size.size
-    room = device_room(step, pieces, budget_bytes)
-    on_host = host_room(step, pieces, limits)
+    room = device_margin(step, pieces, budget_bytes)
+    on_host = host_margin(step, pieces, limits)
     awaited = np.zeros(runs + 1, np.int64)
     for piece in range(count):
         awaited[pieces.before[piece]] += 1
@@ -288,7 +172,7 @@ def play(t, step, evicted, limits):
     now, position, ended, held = 0, 0, -1, step.start
     next_out = next_in = next_release = 0
     going = coming = -1
-    blocked = -1  # the run beside which the next piece does not fit; room never grows
+    blocked = -1  # the run during which the next piece does not fit; room never grows
     run_left = out_ends = in_ends = NEVER
     while next_release < count and pieces.after[releasing[next_release]] < 0:
         next_release += 1
@@ -389,3 +273,116 @@ def play(t, step, evicted, limits):
                     unpaid += issue
                     held -= pieces.size[piece]
     return now if position == runs else -1
+
+
+# What travels: the gaps of a step and the bytes of each that are on the host, cut into pieces, in
+# the order of their next use. The readable twin is `sched/planning/lower.py`.
+
+
+class Pieces(NamedTuple):
+    """What travels, in the order of the next use.
+
+    Args:
+        size: bytes.
+        written: the run that writes them; -1: they are there before the step.
+        after, before: the runs around the gap; after = -1: they are on the host before the step.
+        copy: the first piece that brings these bytes to the host: later ones need not.
+    """
+
+    size: np.ndarray
+    written: np.ndarray
+    after: np.ndarray
+    before: np.ndarray
+    copy: np.ndarray
+
+
+@compiled
+def cut(step, evicted, chunk_bytes):
+    """The pieces of at most `chunk_bytes` (0: whole gaps) that the gaps of a step move. An input
+    comes in whole, but for what leaves again in pieces.
+    """
+    gaps = evicted.size
+    in_pieces = np.zeros(step.life_first.size, np.int64)  # of each life, what is cut at all
+    for gap in range(gaps):
+        life = step.gap_life[gap]
+        if step.gap_after[gap] >= 0:
+            in_pieces[life] = max(in_pieces[life], evicted[gap])
+    count = 0
+    for gap in range(gaps):
+        parts = min(evicted[gap], in_pieces[step.gap_life[gap]]) if chunk_bytes else 0
+        count += (-(-parts // chunk_bytes) if parts else 0) + (evicted[gap] > parts)
+    size = np.empty(count, np.int64)
+    written = np.empty(count, np.int64)
+    after = np.empty(count, np.int64)
+    before = np.empty(count, np.int64)
+    copy = np.empty(count, np.int64)
+    hosted = np.zeros(step.life_first.size, np.int64)  # bytes [0, hosted) left in an earlier gap,
+    first = np.zeros(step.life_first.size, np.int64)  # from this piece on
+    piece = 0
+    for gap in range(gaps):
+        life = step.gap_life[gap]
+        begins = piece
+        parts = min(evicted[gap], in_pieces[life]) if chunk_bytes else 0
+        lo = 0
+        while lo < evicted[gap]:
+            hi = min(parts, lo + chunk_bytes) if lo < parts else evicted[gap]
+            size[piece] = hi - lo
+            written[piece] = step.life_first[life]
+            after[piece] = step.gap_after[gap]
+            before[piece] = step.gap_before[gap]
+            known = hi <= hosted[life]
+            before_it = first[life] + (lo // chunk_bytes if chunk_bytes else 0)
+            copy[piece] = copy[before_it] if known else piece
+            piece += 1
+            lo = hi
+        if evicted[gap] > hosted[life]:
+            hosted[life] = evicted[gap]
+            first[life] = begins
+    return Pieces(size, written, after, before, copy)
+
+
+# A counting sort by run, and a heap of numbers, the largest first. Runs are numbers below a known
+# bound, so sorting by them takes no comparisons. Source: Knuth, The Art of Computer Programming,
+# volume 3.
+
+
+@inner
+def by_run(position, runs):
+    """An order in which `position`, numbers in [-1, runs), ascends; equals keep theirs."""
+    begins = np.zeros(runs + 2, np.int64)
+    for place in range(position.size):
+        begins[position[place] + 2] += 1
+    for run in range(1, runs + 2):
+        begins[run] += begins[run - 1]
+    order = np.empty(position.size, np.int64)
+    for place in range(position.size):
+        run = position[place] + 1
+        order[begins[run]] = place
+        begins[run] += 1
+    return order
+
+
+@inner
+def push(heap, size, number):
+    """Puts a number on a heap of `size` numbers, the largest first."""
+    place = size
+    while place and heap[(place - 1) // 2] < number:
+        heap[place] = heap[(place - 1) // 2]
+        place = (place - 1) // 2
+    heap[place] = number
+
+
+@inner
+def pop(heap, size):
+    """Takes the largest number from a heap of `size` numbers."""
+    number = heap[size - 1]
+    place = 0
+    while 2 * place + 1 < size - 1:
+        child = 2 * place + 1
+        if child + 1 < size - 1 and heap[child + 1] > heap[child]:
+            child += 1
+        if heap[child] <= number:
+            break
+        heap[place] = heap[child]
+        place = child
+    heap[place] = number

@@ -1,8 +1,8 @@
 """A trace as arrays, for compiled code.
 
 `Tables` holds a trace, a machine and a granule. A list of lists becomes one flat array and the
-places where each inner list begins; everything else is a number per call or per variable.
-Read next: `expand.py`.
+places where each inner list begins; everything else is a number per call or per variable. Read
+next: `expand.py`.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class Tables(NamedTuple):
         movable: whether it may spend a gap on the host: a parameter's new value may not, as it
             shares the old one's host slot.
         granted: bytes that the allocator grants it.
-        duration_ns, workspace, pure: of each call.
+        duration_ns, workspace, pure: one for each call.
     """
 
     ins: np.ndarray

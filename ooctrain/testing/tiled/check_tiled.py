@@ -52,8 +52,8 @@ from ooctrain.layers.resampling import Upsample, UpsampleGrad
 from ooctrain.nn.containers import tilings_wanted
 from ooctrain.rewrite import apply_rewrites
 from ooctrain.rewrite.tile.carried_sums import CARRIED
-from ooctrain.rewrite.tile.grid import parse_name
-from ooctrain.rewrite.tile.rules import row_rule_of
+from ooctrain.rewrite.tile.row_rules import row_rule_of
+from ooctrain.rewrite.tile.tiling import parse_name
 from ooctrain.step.machine import specs_of
 from ooctrain.step.op import Scalars
 from ooctrain.step.trace import Call, Trace

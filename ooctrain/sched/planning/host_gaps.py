@@ -1,10 +1,10 @@
-"""Room for copies on the host, slot by slot, so that no copy out ever waits for ever.
+"""How much of each gap fits on the host, so that a copy out can never block forever.
 
 Slot s lasts from the start of run s - 1 to the start of run s. The copy of a gap must be on the
 host from the slot after its last use, `after + 1`, to the slot before its next one, `before`: when
-that run starts it is back, and its host bytes are free. `HostRoom` counts what is left of the host
-budget in each slot; inputs wait on the host throughout. Choosing gaps takes their room
-(`sched/planners/belady.py`), and the engine lets a copy out begin earlier only where there is room
+that run starts it is back, and its host bytes are free. `HostMargin` counts what is left of the
+host budget in each slot; inputs wait on the host throughout. Choosing gaps takes bytes of it
+(`sched/planners/belady.py`), and the engine lets a copy out begin earlier only where enough is left
 until then (`lower.py`). `sched/search/anneal.py` and `sched/search/play.py` do the same, compiled.
 Source: ours, as the engine's rule for swap-ins, on the other side. Read next:
 `sched/planners/belady.py`.
@@ -21,65 +21,65 @@ from ooctrain.sched.planning.question import Question
 UNLIMITED = 1 << 62
 
 
-class HostRoom:
-    """What is left of the host budget.
+class HostMargin:
+    """What is left of the host budget in each slot.
 
     Args:
-        left_bytes: beside the inputs.
-        runs: how many there are.
+        left_bytes: host budget without the inputs.
+        runs: number of runs.
     """
 
     def __init__(self, left_bytes: int, runs: int):
-        self.room_bytes = [left_bytes] * (runs + 1)
+        self.left_bytes = [left_bytes] * (runs + 1)
 
     def least(self, first: int, last: int) -> int:
         """What is left in all slots from `first` to `last`."""
-        return min(self.room_bytes[first : last + 1], default=UNLIMITED)
+        return min(self.left_bytes[first : last + 1], default=UNLIMITED)
 
     def take(self, first: int, last: int, size_bytes: int) -> None:
         """Takes bytes in all slots from `first` to `last`."""
         for slot in range(first, last + 1):
-            self.room_bytes[slot] -= size_bytes
+            self.left_bytes[slot] -= size_bytes
 
 
-class RoomForGaps:
-    """Takes room for parts of gaps, which come in the order of `after`.
+class HostGaps:
+    """Takes host bytes for parts of gaps, which come in the order of `after`.
 
     Bytes that are on the host for an earlier gap of the same variable stay there until the later
     one ends, as they are not copied again.
 
     Args:
-        left_bytes: beside the inputs.
-        runs: how many there are.
-        free: variables whose copies cost nothing, since they are there anyway.
+        left_bytes: host budget without the inputs.
+        runs: number of runs.
+        free: variables whose copies cost nothing, since they are on the host anyway.
     """
 
     def __init__(self, left_bytes: int, runs: int, free: frozenset[int]):
-        self._room, self._free = HostRoom(left_bytes, runs), free
+        self._margin, self._free = HostMargin(left_bytes, runs), free
         self._hosted: dict[int, tuple[int, int]] = {}  # by variable: (bytes, until this slot)
         self._before: dict[Gap, tuple[int, int]] = {}  # the same, when the gap was opened
 
     def open(self, gap: Gap) -> None:
-        """Says that a gap begins; all earlier gaps of its variable are decided."""
+        """Begins a gap; all earlier gaps of its variable are decided."""
         self._before[gap] = self._hosted.get(gap.var, (0, gap.after))
 
     def fitting(self, gap: Gap, taken: int, part: int) -> int:
-        """How many of the bytes [taken, taken + part) of a gap the host has room for."""
+        """How many of the bytes [taken, taken + part) of a gap fit on the host."""
         if gap.var in self._free:
             return part
-        part = min(part, self._room.least(gap.after + 1, gap.before))
+        part = min(part, self._margin.least(gap.after + 1, gap.before))
         hosted, until = self._before[gap]
         shared = min(part, max(0, hosted - taken))
-        return part if shared <= self._room.least(until + 1, gap.after) else 0
+        return part if shared <= self._margin.least(until + 1, gap.after) else 0
 
     def take(self, gap: Gap, taken: int, part: int) -> None:
-        """Takes the room of bytes [taken, taken + part) of a gap."""
+        """Takes bytes [taken, taken + part) of a gap."""
         if gap.var in self._free:
             return
         hosted, until = self._before[gap]
         shared = min(part, max(0, hosted - taken))
-        self._room.take(gap.after + 1, gap.before, part)
-        self._room.take(until + 1, gap.after, shared)
+        self._margin.take(gap.after + 1, gap.before, part)
+        self._margin.take(until + 1, gap.after, shared)
         whole = taken + part >= hosted
         self._hosted[gap.var] = max(hosted, taken + part), gap.before if whole else until
 
@@ -94,22 +94,22 @@ def host_left_bytes(question: Question) -> int | None:
 
 
 def is_short_of_host(question: Question) -> bool:
-    """Whether host memory may be what lacks. Only what is alive has copies, and few of them last
-    longer than that: what twice the peak needs is enough.
+    """Whether host memory may be too small. Only live values have copies, and few copies last
+    longer than their values: twice the peak is enough.
     """
     left_bytes = host_left_bytes(question)
     return left_bytes is not None and left_bytes < 2 * trace_peak_bytes(question.trace)
 
 
-def has_host_room(question: Question) -> bool:
-    """Whether anything besides the inputs fits on the host."""
+def has_host_space(question: Question) -> bool:
+    """Whether more than the inputs fits on the host."""
     left_bytes = host_left_bytes(question)
     return left_bytes is None or left_bytes > 0
 
 
-def lacks_host_room(question: Question) -> bool:
-    """Whether the host has room, but not for all that has to leave, so that something is computed
-    again in every list.
+def is_host_tight(question: Question) -> bool:
+    """Whether the host holds some, but not all, of what has to leave, so that every list computes
+    something again.
     """
     left_bytes = host_left_bytes(question)
     if left_bytes is None or left_bytes <= 0:
@@ -118,7 +118,7 @@ def lacks_host_room(question: Question) -> bool:
 
 
 def without_host(question: Question) -> Question:
-    """The same, but nothing is swapped out: a search that may swap seldom finds the lists that
+    """The same question without swap-outs: a search that may swap seldom finds the lists that
     compute everything again.
     """
     least = input_bytes(question.trace)

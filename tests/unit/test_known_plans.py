@@ -1,0 +1,114 @@
+"""Planners answer known questions as they did: the same bytes, the same time, the same list.
+
+That a plan is legal and what it claims is true, laws hold for any planner. That a planner still
+finds the plans that it found is held here, for each planner on a few steps under three budgets:
+rules of thumb, tie breaks and orders in which things are tried have no other judge.
+`support/known.py` says
+why and how to write the tables anew.
+"""
+
+from __future__ import annotations
+
+import pytest
+from support import known
+from support.known_steps import DUPLEX, MACHINE, MAKERS, budget, step
+
+from ooctrain.errors import Infeasible
+from ooctrain.execution.planners import PLANNERS, get_planner
+from ooctrain.sched.bounds.closed import (
+    arrivals_us,
+    compute_us,
+    first_wait_us,
+    lower_bound,
+    per_call_link_us,
+    proposition_3_us,
+)
+from ooctrain.sched.planning.question import Question
+from ooctrain.sched.schedule import BYTES, Granule, Run, SwapIn, SwapOut
+from ooctrain.sched.simulate import simulate
+
+#: They solve programs with a solver of others, and the plan is the solver's.
+LEFT_OUT = {"checkmate", "checkmate-lp"}
+#: More of some planners than their defaults.
+WITH_PARAMETERS = ()
+SPECS = [name for name in PLANNERS if name not in LEFT_OUT] + list(WITH_PARAMETERS)
+SHARES = (0.5, 0.8)
+EVALUATIONS = 40
+GRANULES = {"bytes": BYTES, "whole": Granule(512, ranges=False), "pages": Granule(4096)}
+
+
+def answer(name: str, share: float, spec: str, form: str, host_bytes: int | None) -> known.Row:
+    machine = MACHINE if form == "bytes" else DUPLEX
+    asked = Question(
+        step(name), budget(name, share), machine, GRANULES[form], host_budget_bytes=host_bytes,
+        evaluations=EVALUATIONS,
+    )  # fmt: skip
+    about = share, form, host_bytes
+    try:
+        plan = asked.put_to(get_planner(spec))
+    except Infeasible as refusal:
+        return *about, "at least", refusal.minimum_bytes, refusal.witness_call
+    listed = plan.schedule.instructions
+    out = sum(i.hi - i.lo for i in listed if isinstance(i, SwapOut))
+    back = sum(i.hi - i.lo for i in listed if isinstance(i, SwapIn))
+    took_us = simulate(plan.schedule, plan.trace, machine).makespan_us
+    notes = {key: value for key, value in plan.notes.items() if not key.endswith("_s")}
+    return (*about, plan.peak_bytes, plan.host_peak_bytes, took_us, out, back,
+            sum(isinstance(i, Run) for i in listed), known.digest(plan.schedule.to_json()),
+            known.digest(notes))  # fmt: skip
+
+
+QUESTIONS = {
+    "plain": [(0.1, "bytes", None), (0.3, "whole", None), (0.5, "bytes", None),
+              (0.75, "bytes", None), (1.0, "pages", None), (0.75, "whole", None),
+              (0.6, "bytes", 100_000)],
+    "blocks": [(0.1, "bytes", None), (0.4, "bytes", 10_000), (0.6, "bytes", None),
+               (0.8, "pages", None), (0.7, "bytes", 150_000), (1.0, "whole", None)],
+    "random": [(0.8, "bytes", None), (1.0, "bytes", None)],
+    "worked": [(0.85, "bytes", None), (1.0, "bytes", None)],
+    "everything": [(0.7, "bytes", None)],
+}  # fmt: skip
+#: What these search takes longer than all others together.
+DEAR = {"auto", "banded", "combined"}
+ASKED = [
+    (spec, name) for name in QUESTIONS for spec in SPECS
+    if spec not in DEAR or name in ("worked", "random") or (spec, name) == ("banded", "plain")
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("spec", "name"), ASKED)
+def test_a_planner_answers_as_it_did(spec, name):
+    asked = QUESTIONS[name][2:4] if (spec, name) == ("banded", "plain") else QUESTIONS[name]
+    rows = [answer(name, share, spec, form, host) for share, form, host in asked]
+    known.check("plans", f"{spec} of {name}", rows)
+
+
+@pytest.mark.parametrize("name", MAKERS)
+def test_bounds_are_what_they_were(name):
+    rows = []
+    for machine in (MACHINE, DUPLEX):
+        trace = step(name)
+        whole = compute_us(trace, machine), arrivals_us(trace, machine)
+        rows.append(("any", machine.name, *whole, first_wait_us(trace, machine)))
+        for share in SHARES:
+            bytes_ = budget(name, share)
+            link = [per_call_link_us(trace, bytes_, machine, recompute=r) for r in (False, True)]
+            best = [lower_bound(trace, bytes_, machine, recompute=r) for r in (False, True)]
+            rows.append((share, machine.name, proposition_3_us(trace, bytes_, machine), *link,
+                         *(bound.makespan_us for bound in best)))  # fmt: skip
+    known.check("bounds", name, rows)
+
+
+def test_every_row_is_of_a_planner():
+    assert known.whose("plans") == {f"{spec} of {name}" for spec, name in ASKED}
+    assert known.whose("bounds") == set(MAKERS)
+
+
+def test_another_number_is_noticed():
+    """The judge itself: of the rows of a table one number is another, or a row is missing."""
+    rows = [row[1:] for row in known.read(known.FOLDER / "bounds.csv") if row[0] == "plain"]
+    known.check("bounds", "plain", rows)
+    wrong = [*rows[:-1], [*rows[-1][:-1], float(rows[-1][-1]) * 1.000001]]
+    for other in (wrong, rows[:-1], [*rows, rows[0]]):
+        with pytest.raises(AssertionError):
+            known.check("bounds", "plain", other)
