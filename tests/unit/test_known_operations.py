@@ -24,7 +24,8 @@ from ooctrain.errors import ShapeError
 from ooctrain.layers.kernels.cpu.table import CPU
 from ooctrain.layers.kernels.cuda.table import CUDA
 from ooctrain.rewrite.tile.halo import Span
-from ooctrain.rewrite.tile.row_rules import RowPlace
+from ooctrain.rewrite.tile.row_rules import RowPlace, row_rule_of
+from ooctrain.rewrite.tile.tile_rules import Place, obstacle, rule_of
 from ooctrain.step.op import Op, Spec
 
 SCALARS = {"lr": 0.5, "step": 3, "seed": 7, "momentum": 0.25, "beta1": 0.75, "beta2": 0.875}

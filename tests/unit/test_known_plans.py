@@ -45,7 +45,7 @@ def answer(name: str, share: float, spec: str, form: str, host_bytes: int | None
     )  # fmt: skip
     about = share, form, host_bytes
     try:
-        plan = asked.put_to(get_planner(spec))
+        plan = asked.ask(get_planner(spec))
     except Infeasible as refusal:
         return *about, "at least", refusal.minimum_bytes, refusal.witness_call
     listed = plan.schedule.instructions

@@ -16,7 +16,7 @@ from ooctrain.data import dataset, folder, picture
 from ooctrain.engine import state_dicts, tensor
 from ooctrain.execution import checkpoint
 from ooctrain.optim.schedules import one_cycle, plateau, scheduler
-from ooctrain.step import foreign
+from ooctrain.step import user_values
 
 Plant = Callable[[pytest.MonkeyPatch], None]
 EXIF, SIDES, BEST = "turned.jpg", "sides", "best"
@@ -78,7 +78,7 @@ BUGS: dict[str, tuple[str, Plant]] = {
             patch, plugins, "refuse_path", "not is_path(name)", "True")),
     "two targets are two rows": (
         "mixup", lambda patch: plant_everywhere(
-            patch, foreign, "as_target", "_is_several(value, rows)", "False")),
+            patch, user_values, "as_target", "_is_several(value, rows)", "False")),
     "what a data set of one's own asks for is never bytes": (
         "wrapped", lambda patch: plant_everywhere(
             patch, dataset, "wants_bytes", "_WANTS_BYTES.get()", "False")),
