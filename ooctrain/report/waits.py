@@ -12,7 +12,7 @@ from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from ooctrain.report.streams import STREAM_NAMES
+from ooctrain.report.stream_names import STREAM_NAMES
 from ooctrain.sched.timeline import Event, Timeline
 
 

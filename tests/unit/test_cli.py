@@ -262,7 +262,7 @@ def test_the_numbers_of_a_command_that_is_interrupted_say_so(
     def interrupted(*_, **__):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(f"ooctrain.cli.{command}.{asks}", interrupted)
+    monkeypatch.setattr(f"ooctrain.cli.{command}_command.{asks}", interrupted)
     path = tmp_path / "a.json"
     status, _, err = run(command, *SMALL, "--budget", "1GiB", "--json", str(path))
     assert (status, err.strip()) == (1, "ooctrain: interrupted")

@@ -355,7 +355,7 @@ def test_dev_shm_is_refused():
 
 def test_folders_that_are_none_are_refused(disk, tmp_path):
     (tmp_path / "file").write_text("")
-    for folder, why in (("missing", "is not there"), ("file", "is no folder")):
+    for folder, why in (("missing", "is not there"), ("file", "is not a folder")):
         with pytest.raises(ConfigError, match=why):
             look_at(str(tmp_path / folder))
     for wrong in ("", 3, ["a"]):
