@@ -16,7 +16,6 @@ from itertools import groupby
 
 import numpy as np
 import pytest
-from ooctrain.rewrite.tile.rules import Place, obstacle, row_rule_of, rule_of
 from support import known
 from support.op_samples import SAMPLES
 
