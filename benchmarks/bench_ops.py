@@ -24,7 +24,6 @@ from benchmarks.arrays import both_layouts, empty, empty_like, scratch, tensor_l
 from ooctrain.layers.dropout import Dropout
 from ooctrain.layers.kernels.cpu import (
     batch_norm,
-    copy,
     dropout,
     elementwise,
     functions,

@@ -29,7 +29,13 @@ from ooctrain.alloc.passthrough import Passthrough
 from ooctrain.alloc.virtual import VirtualAddressing
 from ooctrain.course.cage import wire
 from ooctrain.course.cage.step_data import machine_data, machine_of, trace_data, trace_of
-from ooctrain.course.remote import AllocatorsOf, RemoteBands, RemoteLaw, RemotePlanner, name_told
+from ooctrain.course.remote import (
+    AllocatorsOf,
+    RemoteBands,
+    RemoteLaw,
+    RemotePlanner,
+    name_in_answer,
+)
 from ooctrain.errors import ConfigError, DriverError, Infeasible, OoctrainError
 from ooctrain.sched.planners.registry import get_planner
 from ooctrain.sched.schedule import Granule
@@ -461,7 +467,7 @@ def test_what_is_no_planner_no_bands_and_no_law_is_said_to_be_none(kind, text, t
         in_one_process(kind, submitted(tmp_path, text)) as interview,
         pytest.raises(ConfigError) as error,
     ):
-        name_told(interview)
+        name_in_answer(interview)
     assert error.value.code == "OOC-108"
 
 
@@ -474,7 +480,7 @@ def test_what_is_no_planner_no_bands_and_no_law_is_said_to_be_none(kind, text, t
 def test_each_kind_says_its_name(kind, method, name, told, tmp_path):
     text = f"class Mine:\n    name = {name}\n\n    def {method}(self, *given, **rest): pass\n"
     with in_one_process(kind, submitted(tmp_path, text)) as interview:
-        assert name_told(interview) == told
+        assert name_in_answer(interview) == told
 
 
 # Bands and laws

@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from ooctrain.course.cage.serve import serve
-from ooctrain.course.cage.wire import MOST_ANSWERED_BYTES, MOST_ASKED_BYTES, Line, error_of
+from ooctrain.course.cage.wire import MOST_REPLY_BYTES, MOST_REQUEST_BYTES, Line, error_of
 from ooctrain.course.interview import Called
 
 #: An answer takes no longer, unless there will never be one.
@@ -61,8 +61,8 @@ def in_one_process(kind: str, submission: str) -> Iterator[Any]:
     """A submission that can be asked until the block ends."""
     asked, ask = os.pipe()
     answer, answered = os.pipe()
-    there = Line(asked, answered, MOST_ASKED_BYTES, patient=True)
-    here = Line(answer, ask, MOST_ANSWERED_BYTES)
+    there = Line(asked, answered, MOST_REQUEST_BYTES, patient=True)
+    here = Line(answer, ask, MOST_REPLY_BYTES)
 
     def serves() -> None:
         try:

@@ -19,13 +19,13 @@ from rich.console import Console
 from support.known_numbers import numbers_in, shapes_of
 
 from ooctrain import api, nn
-from ooctrain.cli.reproduce import EXPERIMENTS
+from ooctrain.cli.reproduce_command import EXPERIMENTS
 from ooctrain.experiments import compare
 from ooctrain.experiments.paper_000 import fragmentation, table1
 from ooctrain.experiments.paper_001 import hybrid
 from ooctrain.experiments.paper_002 import offload_ratios
-from ooctrain.experiments.paper_003 import sft
-from ooctrain.experiments.paper_004 import distributed, hmms, split_accuracy, split_hmms
+from ooctrain.experiments.paper_003 import sft_images
+from ooctrain.experiments.paper_004 import distributed, hmms_speeds, split_accuracy, split_hmms
 from ooctrain.experiments.reproducing import Wanted
 from ooctrain.rewrite import apply_rewrites
 from ooctrain.sched.planners.belady import Belady
@@ -35,7 +35,7 @@ from ooctrain.units import GIB
 
 NETWORK, DEEP = (f"{Path(__file__).with_name('toy_net.py')}:{name}" for name in ("toy", "deep"))
 #: Modules that ask for the step of a network by its name.
-BY_NAME = (compare, fragmentation, table1, offload_ratios, distributed, hmms, split_hmms)
+BY_NAME = (compare, fragmentation, table1, offload_ratios, distributed, hmms_speeds, split_hmms)
 #: {experiment: bytes of the device}, where that is asked for; some fit, and some do not.
 PHYSICAL_BYTES = {"architectures": GIB, "fragmentation": 12 * GIB, "table1": 12 * GIB}
 
@@ -94,7 +94,7 @@ def shown_of(name: str, folder: Path) -> Shown:
             patch.setattr(module, "step_trace", toy_step)
         patch.setattr(hybrid, "step_trace", deep_step)
         patch.setattr(hybrid, "Auto", Belady)  # which does not search
-        patch.setattr(sft, "convolutional_step", _without_a_head)
+        patch.setattr(sft_images, "convolutional_step", _without_a_head)
         patch.setattr(
             fragmentation, "time_chunks", lambda sizes, **_: {s: s / 9 for s in sizes[1:]}
         )
@@ -114,7 +114,7 @@ def _without_a_head(network: str, side: int) -> Trace:
         nn.MaxPool2d(2),
     )  # fmt: skip
     step = trace(part, (1, 3, side, side), "mse", threads=1)
-    return apply_rewrites(step, sft.DEFAULT_REWRITES)
+    return apply_rewrites(step, sft_images.DEFAULT_REWRITES)
 
 
 def known_of(name: str, folder: Path) -> Any:

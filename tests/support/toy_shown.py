@@ -33,8 +33,8 @@ from ooctrain.report.charts import (
     Curve,
     Piece,
     areas_svg,
-    beside_svg,
     curves_svg,
+    side_by_side_svg,
     stacked_svg,
     strips_svg,
 )  # fmt: skip
@@ -176,7 +176,7 @@ def charts(folder: Path) -> Any:
     ]  # fmt: skip
     return [
         *map(shapes_of, pictures),
-        shapes_of(stacked_svg([beside_svg(pictures[:2]), *pictures])),
+        shapes_of(stacked_svg([side_by_side_svg(pictures[:2]), *pictures])),
     ]
 
 
