@@ -33,8 +33,8 @@ from ooctrain.alloc.va_paper import PaperVirtualAddressing
 from ooctrain.alloc.virtual import VirtualAddressing
 from ooctrain.alloc.wrappers import Counted
 from ooctrain.api import step_trace
-from ooctrain.devices.base import Memory
 from ooctrain.devices.cpu.host_vm import VirtualArena, why_no_virtual_memory
+from ooctrain.devices.interface import Memory
 from ooctrain.devices.raw_bytes import bytes_at
 from ooctrain.errors import OutOfDeviceMemory
 from ooctrain.execution.placement import allocation_log

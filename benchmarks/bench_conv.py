@@ -22,7 +22,7 @@ import numpy as np
 import torch
 
 from ooctrain.layers.conv2d import CPU_ALGORITHMS, ConvShape, choose_algorithm
-from ooctrain.layers.kernels.cpu.conv import conv2d, conv_plan
+from ooctrain.layers.kernels.cpu.conv import conv2d, conv_workspace
 from ooctrain.layers.kernels.cpu.runtime.pool import ThreadPool
 from ooctrain.layers.kernels.cpu.simd.simd import ISA
 
@@ -102,7 +102,7 @@ class Ours:
         self.y, self.dx, self.dw = np.zeros_like(dy), np.zeros_like(x), np.zeros_like(w)
         self.spaces = {}
         for part in PARTS:
-            size = conv_plan.workspace_bytes(shape, algorithm, part, pool.threads)
+            size = conv_workspace.workspace_bytes(shape, algorithm, part, pool.threads)
             raw = np.zeros(size + 64, np.uint8)
             start = -raw.ctypes.data % 64
             self.spaces[part] = raw[start : start + size]

@@ -24,16 +24,16 @@ from benchmarks.arrays import both_layouts, empty, empty_like, scratch, tensor_l
 from ooctrain.layers.dropout import Dropout
 from ooctrain.layers.kernels.cpu import (
     batch_norm,
-    copy,
     dropout,
     elementwise,
     functions,
     layout,
     losses,
-    optimizers,
     pooling,
+    update,
     workspace,
 )
+from ooctrain.layers.kernels.cpu.runtime import copy
 from ooctrain.layers.kernels.cpu.runtime.pool import ThreadPool
 from ooctrain.layers.kernels.update_factors import adam_factors, sgd_factors
 from ooctrain.layers.pooling import PoolGeometry
@@ -465,7 +465,7 @@ def optimizer_cases(b: Bench) -> Iterator[Case]:
         total = np.zeros((), np.float32)
         yield Case(
             f"sgd momentum {label}",
-            lambda w=w, g=g, m=m: optimizers.sgd(b.pool, w, g, m, w, m, sgd),
+            lambda w=w, g=g, m=m: update.sgd(b.pool, w, g, m, w, m, sgd),
             {
                 "fused": lambda tw=tw, tg=tg, tm=tm: torch._fused_sgd_(
                     [tw], [tg], [tm], weight_decay=5e-4, momentum=0.9, lr=1e-4, dampening=0.0,
@@ -475,7 +475,7 @@ def optimizer_cases(b: Bench) -> Iterator[Case]:
         )  # fmt: skip
         yield Case(
             f"adam {label}",
-            lambda w=w, g=g, m=m, v=v: optimizers.adam(b.pool, w, g, m, v, w, m, v, adam),
+            lambda w=w, g=g, m=m, v=v: update.adam(b.pool, w, g, m, v, w, m, v, adam),
             {
                 "fused": lambda tw=tw, tg=tg, tm=tm, tv=tv, step=step: torch._fused_adam_(
                     [tw], [tg], [tm], [tv], [], step, lr=1e-4, beta1=0.9, beta2=0.999,
@@ -486,7 +486,7 @@ def optimizer_cases(b: Bench) -> Iterator[Case]:
         space = scratch(workspace.reduction_workspace_bytes(size))
         yield Case(
             f"sum of squares {label}",
-            lambda g=g, t=total, space=space: optimizers.sum_of_squares(b.pool, g, t, space),
+            lambda g=g, t=total, space=space: update.sum_of_squares(b.pool, g, t, space),
             {"norm": lambda tg=tg: float(torch.linalg.vector_norm(tg))},
             lambda g=g: np.array([(g.astype(np.float64) ** 2).sum()]),
             lambda t=total: t.reshape(1),

@@ -206,7 +206,7 @@ def __getattr__(name: str) -> Any:
 
 
 def _drawn(thing: object, form: str) -> str:
-    """The picture that a notebook shows, loaded when the first one is asked for."""
+    """The picture that a notebook shows, loaded when the first one is requested."""
     return import_module("ooctrain.report.notebook").drawn(thing, form)
 
 

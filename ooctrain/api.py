@@ -38,7 +38,7 @@ from ooctrain.sched.schedule import BYTES, Granule, LowerBound, Plan, Schedule
 from ooctrain.sched.simulate import simulate as simulated
 from ooctrain.sched.timeline import Timeline
 from ooctrain.split.model import Chance, SplitModel
-from ooctrain.split.settings import Splitting, coarser, expect_free, parse_splitting
+from ooctrain.split.split_settings import Splitting, coarser, expect_free, parse_splitting
 from ooctrain.step.blocks import put_together
 from ooctrain.step.machine import Machine
 from ooctrain.step.presets import machine as find_machine
@@ -78,7 +78,7 @@ def step_trace(
     """The training step of a named network on its usual images, rewritten as `plan` rewrites.
 
     Args:
-        model, batch: of the step, by name or "file.py:function".
+        model, batch: model and batch of the step, by name or "file.py:function".
         image_size: height of its images; None: the model's usual. The aspect is kept.
         optimizer, accumulate, threads: as for `oc.trace`.
         split: in the words of --split, "depth=0.5,grid=2x2"; "": whole.
@@ -117,11 +117,11 @@ def plan(
         granule: how the allocator rounds; `BYTES` is the pure model: whatever runs such a plan
             rounds on top of it.
         time_limit_s: interrupts a search; then the plan depends on how busy the machine is.
-        evaluations: of a planner that searches; None: as many as it makes by itself. One that is
+        evaluations: most evaluations of a searching planner; None: its own number. One that is
             named with a number ("combined:evaluations=500") keeps it.
         host_budget: host memory for inputs, which wait there, and what is swapped out; 0, or less
             than the inputs: none for what is swapped out; None: the machine's.
-        seed: of planners that draw random numbers.
+        seed: seed of planners that draw random numbers.
         rewrites: names of rewrites, applied in order.
         allocator: name with parameters, of the one that will run the plan: it rounds as that one
             does, and the arena that it needs there, holes included, keeps to the budget. None: any.
@@ -242,7 +242,7 @@ def split(
         grid: patches in a column and in a row.
         stochastic: draws the boundaries anew for each training step of a `Trainer`.
         omega: how far they may be from even ones, as a share of a part, in [0, 0.5); default 0.2.
-        seed: of the boundaries, default 0; they are a function of it and of the step's number.
+        seed: seed of the boundaries, default 0; they are a function of it and of the step's number.
         fit: a budget, as for `plan`; it chooses depth and grid as `split_to_fit` does, for the
             shape of the first batch that is trained on, and later batches have the same.
 
@@ -285,7 +285,7 @@ def split_to_fit(
     within a budget; the model itself where it needs no split (paper 004, section 4.1).
 
     Args:
-        input_shape: of a batch, (N, C, H, W).
+        input_shape: shape of a batch, (N, C, H, W).
         budget: as for `plan`; a percentage is of the unsplit step.
         how: whether boundaries are drawn, and how; depth and grid are chosen.
 
@@ -404,7 +404,7 @@ def execute(
         result = session.run_step(input_values(trace, *batch), step_scalars)
         timeline = result.timeline
         if plan.schedule.granule == BYTES:
-            # What the pure model grants is what was asked for; the allocator's own rounding of it
+            # What the pure model grants is what was requested; the allocator's own rounding of it
             # is not a part of the plan.
             peak_bytes = session.allocator.stats().peak_requested_bytes
             timeline = replace(timeline, peak_bytes=peak_bytes)

@@ -173,14 +173,14 @@ class NotRepeatable(ConfigError):
 
 
 class Withheld(ConfigError):
-    """A part of the library that a course wheel leaves out, as an assignment asks for it."""
+    """A part of the library that a course wheel leaves out, as an assignment requests it."""
 
     default_code = "OOC-180"
 
     def __init__(self, what: str, assignment: str = "", **details: str):
         # `course/handout.py` writes Withheld("sched/planners/lru.py: Lru.plan", "lru_planner").
         if assignment:
-            what = f"{what} is left out of this course wheel: assignment {assignment} asks for it"
+            what = f"{what} is left out of this course wheel: assignment {assignment} requests it"
             details = {"fix": "your own, as file.py:Class; the whole library is ooctrain without "
                        "+course in its version", **details}  # fmt: skip
         super().__init__(what, **details)
@@ -191,7 +191,7 @@ class Infeasible(OoctrainError):
 
     Attributes:
         minimum_bytes: the same question has a plan at exactly this budget; 0: none is known, as
-            host memory is what lacks.
+            host memory is too small.
         witness_call: name of the call that needs it.
     """
 
@@ -203,7 +203,7 @@ class Infeasible(OoctrainError):
 
 
 class PartFailed(OoctrainError):
-    """A planner or a rewrite raised something that is no error of this tree.
+    """A planner or a rewrite raised something that is not an error of this tree.
 
     Where several are asked, such as by `auto`, the others still are, and the plan's remarks name
     the failure. `__cause__` is what was raised, with its traceback.
@@ -214,8 +214,8 @@ class PartFailed(OoctrainError):
 
 @contextmanager
 def failing_as(part: str) -> Iterator[None]:
-    """Meanwhile what `part` raises, if it is no error of this tree, becomes a `PartFailed`; short
-    memory and interrupts stay what they are, also those that a signal's handler raises.
+    """Meanwhile what `part` raises, if it is not an error of this tree, becomes a `PartFailed`;
+    short memory and interrupts stay what they are, also those that a signal's handler raises.
 
     Args:
         part: as in a message, for example "planner 'lru'".
@@ -239,7 +239,7 @@ def failing_as(part: str) -> Iterator[None]:
 def raised_by_a_handler(error: BaseException) -> bool:
     """Whether the handler of a signal raised it, such as a time limit: it ends whatever is done,
     and says nothing about the code that it happened to meet."""
-    # Not at the top: it is asked for only when something has failed.
+    # Not at the top: it is needed only when something has failed.
     import signal
 
     handlers = {_code_of(signal.getsignal(number)) for number in signal.valid_signals()}
@@ -296,12 +296,12 @@ class OutOfDeviceMemory(OoctrainError, MemoryError):
     """The arena has no room for a request; the allocator's state is as before.
 
     Attributes:
-        granted_bytes: what was asked for, rounded as the allocator does.
-        free_bytes: of the arena, in one piece or in many.
+        granted_bytes: what was requested, rounded as the allocator does.
+        free_bytes: free bytes of the arena, in one piece or in many.
         largest_bytes: the largest request that would have been served.
-        budget_bytes: of the arena.
+        budget_bytes: budget of the arena.
         enough_bytes: a budget with which it would have been served.
-        arena: its map, who lies where.
+        arena: its map, which block is where.
     """
 
     default_code = "OOC-130"

@@ -4,7 +4,7 @@ Planners and allocators are named in the same way, so the grammar is defined onc
 NAME[:KEY=VALUE,...] or FILE.py:CLASS[:KEY=VALUE,...], for example "window:size=2,count=occurrence".
 The text is looked up in a table of known names or in the entry points of other packages, and the
 result is an object made with the given parameters. An unexpected error in a user's file is most
-likely that file's own, so its author is told the line there, not the calls of this library that led
+likely that file's own, so the error names the line there, not the calls of this library that led
 to it; any other error is the library's. Read next: `sched/planners/registry.py`.
 """
 
@@ -39,7 +39,7 @@ class PluginSpec:
     """A plug-in as named in text.
 
     Args:
-        name: of the plug-in, or of the class where `file` is given.
+        name: name of the plug-in, or of the class where `file` is given.
         options: {parameter: value}; values are whole numbers, floats, bytes ("1MiB"), true, false,
             none or words.
         file: path of a Python file, or "".
@@ -141,8 +141,8 @@ def locate(
 
 
 def refuse_path(name: str, what: str = "class or function", of: str = "Name") -> None:
-    """For a word that is no known name. Raises ConfigError: it is the path of a file, which is not
-    there, or is there and wants the name of something in it.
+    """For a word that is not a known name. Raises ConfigError: it is the path of a file, which is
+    not there, or is there and wants the name of something in it.
 
     Args:
         what: would be named, such as "planner".

@@ -53,37 +53,28 @@ def trace(
 ) -> Trace:  # fmt: skip
     """The training step of a model as a trace, each of its parts in the mode that it is in.
 
-    Args:
-        input_shape: of the whole batch, (N, C, H, W), float32; uint8 for a model with
-            `nn.FromBytes`.
-        loss: "cross_entropy" (of a model with an `OwnLoss`: that), "mse", "l1", or a function of
-            (output, target); None with `training=False`.
-        optimizer: by name (`optim/optimizers.py`; "sgd" has momentum 0.9), itself, or None for
-        gradients
-            alone.
-        device: "cpu" or "cuda": what algorithms and workspaces are chosen for.
-        threads: of the cpu device; None: one for each core that this process may use.
-        keep_gradients: hand out the gradients as backward leaves them; else clipped ones are handed
-            out, and the clipping may overwrite what it reads.
-        accumulate: k: the batch goes through in k parts one after the other, which are equal or one
-            sample apart; a batch of fewer samples in as many as it has. Loss and gradients are
-            those of the batch: means over labels are divided by the weight of all that count, sums
-            are added, and what other operations make is taken for a mean over samples. Batch-norm
-            statistics are those of each part.
-        training: False: the forward pass of an evaluation, with outputs "output" and "loss" (if
-            any); of a model with several outputs "output.0", "output.aux" and so on.
-        conv_algorithm: "auto", "direct", "im2col", "winograd2" or "winograd4"; on a GPU "auto" or
-            one of `layers.conv2d.CUDA_ALGORITHMS`.
-        target_shape: of the target, where the loss is a function of your own and takes no class
-            numbers, or takes class probabilities.
-        target_dtype: of the target, "float32" or "int64"; None: float32 if it has the shape of an
-            output.
-        clip: `ClipNorm`, `ClipEach`, or a number for the norm.
-        allow_tf32: on a GPU, "auto" convolutions round their inputs to TF32 (10 bits of mantissa)
-            for the tensor cores.
-        looked_at: is filled with what the trace depends on besides arguments and shapes, {tensor:
-            its value} and {module that was called: None}.
-        ranks: that take a part of the batch each; `input_shape` is that of this rank's part.
+    Args: input_shape: of the whole batch, (N, C, H, W), float32; uint8 for a model with
+    `nn.FromBytes`. loss: "cross_entropy" (of a model with an `OwnLoss`: that), "mse", "l1", or a
+    function of (output, target); None with `training=False`. optimizer: by name
+    (`optim/optimizers.py`; "sgd" has momentum 0.9), itself, or None for gradients alone. device:
+    "cpu" or "cuda": what algorithms and workspaces are chosen for. threads: of the cpu device;
+    None: one for each core that this process may use. keep_gradients: hand out the gradients as
+    backward leaves them; else clipped ones are handed out, and the clipping may overwrite what it
+    reads. accumulate: k: the batch goes through in k parts one after the other, which are equal or
+    one sample apart; a batch of fewer samples in as many as it has. Loss and gradients are those of
+    the batch: means over labels are divided by the weight of all that count, sums are added, and
+    what other operations make is taken for a mean over samples. Batch-norm statistics are those of
+    each part. training: False: the forward pass of an evaluation, with outputs "output" and "loss"
+    (if any); of a model with several outputs "output.0", "output.aux" and so on. conv_algorithm:
+    "auto", "direct", "im2col", "winograd2" or "winograd4"; on a GPU "auto" or one of
+    `layers.conv2d.CUDA_ALGORITHMS`. target_shape: of the target, where the loss is a function of
+    your own and takes no class numbers, or takes class probabilities. target_dtype: of the target,
+    "float32" or "int64"; None: float32 if it has the shape of an output. clip: `ClipNorm`,
+    `ClipEach`, or a number for the norm. allow_tf32: on a GPU, "auto" convolutions round their
+    inputs to TF32 (10 bits of mantissa) for the tensor cores. looked_at: is filled with what the
+    trace depends on, apart from arguments and shapes, {tensor: its value} and {module that was
+    called: None}. ranks: that take a part of the batch each; `input_shape` is that of this rank's
+    part.
 
     Returns:
         A checked trace with outputs "loss" and "grad:<parameter>".

@@ -20,7 +20,7 @@ from weakref import WeakSet
 
 import numpy as np
 
-from ooctrain.devices.base import Debug
+from ooctrain.devices.interface import Debug
 from ooctrain.devices.spill import Spill, as_spill
 from ooctrain.distributed.agreement import agree_on_step
 from ooctrain.distributed.ranks import Ranks
@@ -52,7 +52,7 @@ from ooctrain.execution.settings import DEFAULT_REWRITES, Settings, as_rewrites
 from ooctrain.execution.step_cache import StepCache
 from ooctrain.nn.named_losses import Loss
 from ooctrain.optim import LRScheduler, Optimizer, ReduceLROnPlateau
-from ooctrain.optim.schedules.base import expect_schedule_of
+from ooctrain.optim.schedules.scheduler import expect_schedule_of
 from ooctrain.sched.planning.effort import EVALUATIONS
 from ooctrain.sched.planning.planner import Planner
 from ooctrain.sched.schedule import Plan
@@ -87,14 +87,14 @@ class Trainer:
     A step trains each part of the model in the mode that it is in, as in PyTorch: after
     `model.eval()` with running statistics and no dropout, which a warning says. Trainers of one
     model may take turns: each goes on from the model's values. Any thread may call a trainer, one
-    at a time. One that nobody refers to closes itself. A fork of the process cannot use it.
+    at a time. An unreachable one closes itself. A fork of the process cannot use it.
 
     Args:
         model: while the trainer is open its values are on the device; read them as ever.
         loss: "cross_entropy", "mse", "l1" or a function of (output, target); a target with the
             shape of the output is float32, others are class numbers.
         optimizer: one of `optim`, or by name (`optim/optimizers.py`); "sgd" has momentum 0.9.
-        budget: of everything on the device: bytes, "512MiB", "25%"; None: train in-core. A
+        budget: budget of everything on the device: bytes, "512MiB", "25%"; None: train in-core. A
             percentage is that of the largest step that was trained; before the first one, an
             evaluation has that of the step which would train its batch.
         planner, allocator, device: by name, with parameters.
@@ -253,7 +253,7 @@ class Trainer:
             expect_schedule_of(self.optimizer, schedule)
         each_step = schedule if schedule is not None and schedule.counts_steps else None
         if each_step is not None and isinstance(batches, Sized):
-            each_step.expect_room(epochs * len(batches) - position_of(batches))
+            each_step.expect_steps_left(epochs * len(batches) - position_of(batches))
         losses: list[float] = []
         for epoch in range(epochs):
             of_epoch: list[float] = []
@@ -298,7 +298,7 @@ class Trainer:
         """The training step for one shape of input, traced and planned at the first call.
 
         Args:
-            input_shape: of a batch, (N, C, H, W).
+            input_shape: shape of a batch, (N, C, H, W).
             target_shape: for a loss of your own; None: it takes class numbers. Others know it.
             target_dtype: its element type; None: float32 if it has the shape of an output.
         """
@@ -319,7 +319,7 @@ class Trainer:
 
     @property
     def timeline(self) -> Timeline | None:
-        """Of the last step, measured; read from the device when it is asked for."""
+        """Of the last step, measured; read from the device when it is requested."""
         if self._last is None or self.ranks is None:
             return None if self._last is None else self._last.timeline
         return self._last.timeline_with(self._messages)
@@ -370,7 +370,7 @@ class Trainer:
         """Writes a checkpoint, whole or not at all; of several ranks the first one does.
 
         Args:
-            path: of the file, ".safetensors" by custom.
+            path: path of the file, ".safetensors" by custom.
             run: where the run stands; default: the steps done and the seed.
             keep: files kept in all.
         """
@@ -387,7 +387,7 @@ class Trainer:
         when it loads `RunState.schedule`.
 
         Args:
-            path: of the file; where it is broken, the newest whole one before it is taken.
+            path: path of the file; where it is broken, the newest whole one before it is taken.
             config: settings that must be those of the saved run; or what makes them from its state.
 
         Raises:
@@ -436,7 +436,7 @@ class Trainer:
         """A step that is ready.
 
         Args:
-            trained: of an evaluation, the training step whose percentage a budget is if none has
+            trained: for an evaluation, the training step whose percentage a budget is if none has
                 been trained yet.
         """
         if not self._seen.unchanged(self._training()):
@@ -462,7 +462,7 @@ class Trainer:
         before, places = self._seen.key(step), self._seen.places()
         trace = self._trace(step, looked_at)
         self._looked_at |= looked_at
-        self._look()  # again: tracing sets modes, and may call modules that nobody knew of
+        self._look()  # again: tracing sets modes, and may call modules that were not known
         if not self._seen.changes_always:
             self._repeat(step, trace, places)
         key, values = self._seen.key(step), self._tensors().values()

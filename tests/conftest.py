@@ -1,8 +1,8 @@
 """What every test stands on: one Hypothesis profile, seeds, skips with their reason, no user state.
 
-Compiled kernels stay in the user's own cache between runs (`layers/kernels/cpu/runtime/jit.py`), so
-that only the first run compiles; a saved calibration of this machine is hidden, so that tests see
-the presets.
+Compiled kernels stay in the user's own cache between runs
+(`layers/kernels/cpu/runtime/kernel_jit.py`), so that only the first run compiles; a saved
+calibration of this machine is hidden, so that tests see the presets.
 """
 
 from __future__ import annotations

@@ -23,7 +23,7 @@ from lesson import Lesson
 import ooctrain as oc
 from ooctrain.cli.launch import find_mpiexec
 from ooctrain.sched.timeline import hidden_us
-from ooctrain.testing.ranks import on_ranks
+from ooctrain.testing.thread_ranks import on_ranks
 
 nn, pictures = oc.nn, oc.pictures
 lesson = Lesson("20 many ranks")

@@ -34,8 +34,8 @@ from ooctrain.alloc.mappings import (
     checked_chunk_bytes,
     mappable_chunk_bytes,
 )
-from ooctrain.devices.base import VirtualMemory
 from ooctrain.devices.cpu.host_vm import PAGE_BYTES, max_mapped_chunks
+from ooctrain.devices.interface import VirtualMemory
 from ooctrain.errors import ConfigError
 from ooctrain.units import KIB, MIB, Granule
 

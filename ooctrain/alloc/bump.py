@@ -21,7 +21,7 @@ from typing import Any
 from ooctrain.alloc.arena_map import ArenaSnapshot
 from ooctrain.alloc.base import Block, Books, Event, Stats
 from ooctrain.alloc.best_fit import ROUND_BYTES
-from ooctrain.devices.base import Memory
+from ooctrain.devices.interface import Memory
 from ooctrain.units import Granule
 
 

@@ -16,7 +16,7 @@ from typing import Any
 from ooctrain.alloc.arena_map import Snapshot
 from ooctrain.alloc.base import Block, Books, Event
 from ooctrain.alloc.mappings import ChunkMapping, MappingCache, checked_chunk_bytes
-from ooctrain.devices.base import VirtualMemory
+from ooctrain.devices.interface import VirtualMemory
 
 
 class ChunkArena:

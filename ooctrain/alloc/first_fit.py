@@ -22,7 +22,7 @@ from ooctrain.alloc.arena_map import ArenaSnapshot
 from ooctrain.alloc.base import Block, Books, Event, Stats, size_of
 from ooctrain.alloc.best_fit import ROUND_BYTES
 from ooctrain.alloc.static import EXACT_WORK, Forecast, Lifetime, Order, Packing, pack
-from ooctrain.devices.base import Memory
+from ooctrain.devices.interface import Memory
 from ooctrain.errors import ConfigError, OutOfDeviceMemory, PlanMismatch
 from ooctrain.sched.spans import lowest_gap
 from ooctrain.units import Granule, format_bytes

@@ -29,7 +29,7 @@ from ooctrain.alloc.base import Block, Event, Stats
 from ooctrain.alloc.chunk_arena import ChunkArena
 from ooctrain.alloc.mappings import ChunkMapping, FreeRuns, check_chunk_count, runs_of
 from ooctrain.alloc.virtual import default_chunk_bytes
-from ooctrain.devices.base import VirtualMemory
+from ooctrain.devices.interface import VirtualMemory
 from ooctrain.units import Granule
 
 #: The chunks of a primitive block.

@@ -25,7 +25,7 @@ from itertools import pairwise
 import numpy as np
 
 from ooctrain.alloc.base import Event, is_over
-from ooctrain.devices.base import VirtualMemory
+from ooctrain.devices.interface import VirtualMemory
 from ooctrain.errors import ConfigError
 from ooctrain.units import format_bytes
 

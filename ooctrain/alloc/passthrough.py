@@ -17,8 +17,8 @@ from ooctrain.alloc.arena_map import ArenaSnapshot
 from ooctrain.alloc.base import Block, Event, Stats
 from ooctrain.alloc.chunk_arena import ChunkArena
 from ooctrain.alloc.mappings import FreeRuns, mappable_chunk_bytes
-from ooctrain.devices.base import VirtualMemory
 from ooctrain.devices.cpu.host_vm import PAGE_BYTES, max_mapped_chunks
+from ooctrain.devices.interface import VirtualMemory
 from ooctrain.units import Granule
 
 ALIGN_BYTES = 64  # what kernels may count on; so an overrun by less than this may go unseen

@@ -24,8 +24,8 @@ from ooctrain.alloc.dry_run import DryMemory
 from ooctrain.alloc.first_fit import FirstFit, FirstFitBySize
 from ooctrain.alloc.passthrough import Passthrough
 from ooctrain.alloc.virtual import VirtualAddressing
-from ooctrain.devices.base import Memory
 from ooctrain.devices.cpu.host_vm import PAGE_BYTES, max_mapped_chunks, why_no_virtual_memory
+from ooctrain.devices.interface import Memory
 from ooctrain.errors import ConfigError
 from ooctrain.plugins import check_call, locate, names, parse_spec
 from ooctrain.units import Granule, format_bytes

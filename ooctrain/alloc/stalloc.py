@@ -30,7 +30,7 @@ from ooctrain.alloc.base import Block, Books, Event, Stats, size_of
 from ooctrain.alloc.best_fit import ROUND_BYTES
 from ooctrain.alloc.holes import Holes
 from ooctrain.alloc.static import Forecast, Order, Packing, pack
-from ooctrain.devices.base import Memory
+from ooctrain.devices.interface import Memory
 from ooctrain.errors import ConfigError, OutOfDeviceMemory, PlanMismatch
 from ooctrain.units import Granule, format_bytes
 

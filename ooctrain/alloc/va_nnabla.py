@@ -30,7 +30,7 @@ from ooctrain.alloc.base import Block, Event, Stats
 from ooctrain.alloc.chunk_arena import ChunkArena
 from ooctrain.alloc.mappings import ChunkMapping, check_chunk_count
 from ooctrain.alloc.va_paper import paper_chunk_bytes
-from ooctrain.devices.base import VirtualMemory
+from ooctrain.devices.interface import VirtualMemory
 from ooctrain.errors import ConfigError
 from ooctrain.units import Granule
 

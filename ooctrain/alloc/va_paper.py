@@ -20,7 +20,7 @@ from ooctrain.alloc.arena_map import ArenaSnapshot
 from ooctrain.alloc.base import Block, Event, Stats
 from ooctrain.alloc.chunk_arena import ChunkArena
 from ooctrain.alloc.mappings import ChunkMapping, check_chunk_count
-from ooctrain.devices.base import VirtualMemory
+from ooctrain.devices.interface import VirtualMemory
 from ooctrain.units import MIB, Granule
 
 #: The paper's choice, "which balances well between the cost of allocation and the amount of memory

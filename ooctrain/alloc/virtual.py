@@ -32,8 +32,8 @@ from ooctrain.alloc.mappings import (
     runs_of,
     stretches,
 )
-from ooctrain.devices.base import VirtualMemory
 from ooctrain.devices.cpu.host_vm import max_mapped_chunks
+from ooctrain.devices.interface import VirtualMemory
 from ooctrain.errors import ConfigError
 from ooctrain.units import Granule, format_bytes
 

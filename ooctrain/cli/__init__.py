@@ -3,7 +3,7 @@
 Exit statuses: 0 done, 1 the run failed, 2 wrong usage, 3 does not fit, 4 a grade that does not
 pass. `--help`, `doctor` and `plan` answer at once, because nothing that compiles kernels is
 imported before a command needs it. An error of the library is printed as one block. Read next:
-`options.py`, then `plan.py`.
+`options.py`, then `plan_command.py`.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from types import MappingProxyType
 
 import click
 
-from ooctrain.cli.streams import give_up_output, open_closed_streams, say, show_traceback
+from ooctrain.cli.output_streams import give_up_output, open_closed_streams, say, show_traceback
 from ooctrain.cli.usage import check_values_follow, usage_error
 from ooctrain.errors import (
     ConfigError,
@@ -38,7 +38,7 @@ __all__ = ["COMMANDS", "exit_status", "main"]
 DONE, FAILED, USAGE, DOES_NOT_FIT, BELOW = range(5)
 #: Of a resource limit: whatever fails with less left has most likely failed for that.
 STARVED_BYTES = 16 * MIB
-#: {command: its line in `ooctrain --help`}; each is a function of its own name in `cli/<name>.py`.
+#: {command: its line in `ooctrain --help`}; train is a function of cli/train_command.py, and so on.
 COMMANDS: Mapping[str, str] = MappingProxyType(
     {
         "train": "Train a network within a memory budget.",
@@ -60,7 +60,7 @@ COMMANDS: Mapping[str, str] = MappingProxyType(
 )
 
 
-class _NobodyReads(Exception):
+class _ReaderGone(Exception):
     """The reader of the output has left, as `| head -1` does."""
 
 
@@ -74,7 +74,7 @@ class _Commands(click.Group):
         if cmd_name not in COMMANDS:
             return None
         with _without_collections():
-            command = getattr(import_module(f"ooctrain.cli.{cmd_name}"), cmd_name)
+            command = getattr(import_module(f"ooctrain.cli.{cmd_name}_command"), cmd_name)
         if ctx.resilient_parsing:  # a shell only asks what can follow
             import_module("ooctrain.cli.offered").offer_names(command)
         return command
@@ -96,7 +96,7 @@ class _Commands(click.Group):
         try:
             return super().invoke(ctx)
         except BrokenPipeError as error:  # click would end the process
-            raise _NobodyReads from error
+            raise _ReaderGone from error
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         # click's own would import every command for its first line of help.
@@ -148,7 +148,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except (click.Abort, KeyboardInterrupt) as error:
         status, message = FAILED, str(error.__cause__ or error) or "interrupted"
         say(message)
-    except (_NobodyReads, BrokenPipeError):
+    except (_ReaderGone, BrokenPipeError):
         status, message = FAILED, "the reader of the output has left"
         give_up_output()
     except (OoctrainError, OSError, MemoryError) as error:
@@ -173,9 +173,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _out_of_memory() -> str:
     """What is said of an error without words, which is one of memory, and what limits that."""
     # Late: a start that goes well does without.
-    from ooctrain.step.allowance import memory_rooms
+    from ooctrain.step.allowance import memory_limits
 
-    limit = next(iter(memory_rooms()), None)
+    limit = next(iter(memory_limits()), None)
     if limit is None:
         return "out of memory"
     left, whole = format_bytes(limit.free_bytes), format_bytes(limit.limit_bytes)
@@ -185,9 +185,9 @@ def _out_of_memory() -> str:
 def _starved(error: BaseException) -> OoctrainError | None:
     """The error where a resource limit is used up, whatever it made Python or a library raise."""
     # Late: a start that goes well does without.
-    from ooctrain.step.allowance import memory_rooms
+    from ooctrain.step.allowance import memory_limits
 
-    limited = [room for room in memory_rooms() if room.source.startswith("ulimit")]
+    limited = [room for room in memory_limits() if room.source.startswith("ulimit")]
     thread = isinstance(error, RuntimeError) and "start new thread" in str(error)
     if not thread and not any(room.free_bytes < STARVED_BYTES for room in limited):
         return None
@@ -204,7 +204,7 @@ def _called(given: Sequence[str]) -> str:
 
 
 def _run(given: Sequence[str]) -> int:
-    # The place in the library where a warning arose tells a user of the command nothing.
+    # The place in the library where a warning arose is of no use to a user of the command.
     with warnings.catch_warnings():
         warnings.showwarning = _show_warning
         status = command_line.main(

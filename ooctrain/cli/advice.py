@@ -6,7 +6,7 @@ by a plan that fits; its time is about that of the plan which a longer search fi
 needs grows almost linearly with the batch, so the batch that fits lies near the line through the
 needs of two batches, and each refusal gives a better line. Below the least of whole calls only
 tilings can fit, and the first one that does is enough. Read next: `sched/planners/auto.py`,
-`plan.py`.
+`plan_command.py`.
 """
 
 from __future__ import annotations
@@ -43,9 +43,9 @@ class FitQuestion:
     Args:
         retrace: gives the rewritten trace of a step at a batch size.
         batch: images in the step asked about.
-        budget_bytes, host_budget_bytes: of the device and of the host (None: not limited).
-        machine, granule: of the device and its allocator.
-        seed: of the planner.
+        budget_bytes, host_budget_bytes: budgets of device and host (None: not limited).
+        machine, granule: the device, and the granule of its allocator.
+        seed: seed of the planner.
     """
 
     retrace: Retrace
@@ -128,7 +128,7 @@ def changes_that_fit(
     Args:
         question: what did not fit.
         refusal: what the planner said.
-        planner: who said it.
+        planner: found it.
         others: {name: planner} to ask instead.
     """
     trace = question.retrace(question.batch)
@@ -166,7 +166,7 @@ def _by_budget(
 
 
 def _by_host_budget(question: FitQuestion, trace: Trace, planner: Planner) -> Change | None:
-    """What the planner takes of the host where nobody limits it."""
+    """What the planner takes of the host without a limit."""
     try:
         plan = replace(question, host_budget_bytes=None).ask(planner, trace, question.budget_bytes)
     except Infeasible:

@@ -33,8 +33,8 @@ class ClassOptions:
     """How a class is graded, as typed.
 
     Args:
-        seed: of the laws' random cases.
-        json_path: of `--json`.
+        seed: seed of the laws' random cases.
+        json_path: path of `--json`.
         jobs: submissions at a time.
         out: folder of the CSV files.
     """
@@ -53,7 +53,7 @@ def grade_all(assignment: Path, students: Path, options: ClassOptions) -> int:
         found = handed_in(students, rubric, Path(unpacked))
         console.print(f"{assignment.name}: {len(found)} submissions, {options.jobs} at a time")
 
-        def told(graded: Graded) -> None:
+        def show(graded: Graded) -> None:
             grade = graded.grade
             verdict = graded.fault or ("passed" if grade.passed else "not passed")
             console.print(
@@ -61,7 +61,7 @@ def grade_all(assignment: Path, students: Path, options: ClassOptions) -> int:
                 f"{escape(verdict)}"
             )
 
-        grades = grade_class(rubric, found, options.jobs, seed, told)
+        grades = grade_class(rubric, found, options.jobs, seed, show)
     console.print()
     console.print(item_table(grades))
     best = [f"{printable(graded.student)}" for graded in leaderboard(grades)[:3]]
@@ -82,9 +82,13 @@ def item_table(grades: Sequence[Graded]) -> Table:
     """A line for each item."""
     table = plain_table("what", "item", "of", "difficulty", "discrimination", left=("what", "item"))
     for item in item_statistics(grades):
-        told = "" if item.discrimination is None else f"{item.discrimination:+.2f}"
+        discrimination = "" if item.discrimination is None else f"{item.discrimination:+.2f}"
         table.add_row(
-            item.kind, Text(item.name), f"{item.most_points:.3g}", f"{item.difficulty:.2f}", told
+            item.kind,
+            Text(item.name),
+            f"{item.most_points:.3g}",
+            f"{item.difficulty:.2f}",
+            discrimination,
         )
     return table
 

@@ -4,7 +4,8 @@ MPI's launcher ends all ranks when one is killed, but then prints a banner of it
 the signal's number as its status. Here that becomes one error of this library, and status 1; else
 the command's exit status is passed on. Whatever asks this process to end asks the ranks, which stop
 after the same step; this process waits for that. So the launcher is in a session of its own: a
-Ctrl-C reaches it through here, once. Read next: `ranks.py`, which the ranks themselves go through.
+Ctrl-C reaches it through here, once. Read next: `command_ranks.py`, which the ranks themselves go
+through.
 """
 
 from __future__ import annotations

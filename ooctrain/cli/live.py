@@ -1,7 +1,7 @@
 """The display of a training run: a picture that is redrawn, or plain lines into a pipe.
 
 It shows how far the run is, how fast it goes and how long it still takes; the loss; the accuracy
-after each epoch; the memory at the peak by kind, beside the budget; and the streams of the last
+after each epoch; the memory at the peak by kind, with the budget; and the streams of the last
 step. A step is never held up for a picture: the thread that redraws, four times a second, makes it
 from what the last step left. Every line fits the console, from 60 columns on. Read next:
 `stepping.py`, which shows single instructions; `report/text.py`, which draws.
@@ -34,7 +34,7 @@ MOST_COLUMNS = 110
 PICTURES_PER_S = 4
 #: Of steps in a pipe; --json has every step.
 MOST_LINES = 8
-#: Steps over which speed is told.
+#: Steps over which speed is averaged.
 COUNTED_STEPS = 20
 KIND_COLOURS: Mapping[str, str] = MappingProxyType(
     {"parameters": "blue", "activations": "yellow", "gradients": "magenta", "workspace": "cyan"}
@@ -68,7 +68,7 @@ class Pace:
 
     @property
     def is_warm(self) -> bool:
-        """Whether a step has ended that tells how long others take."""
+        """Whether a step has ended from which the time of others can be estimated."""
         return self._steps > WARMUP_STEPS
 
     def step_s(self) -> float | None:
@@ -83,12 +83,12 @@ class Lines:
     Args:
         console: where to.
         title: before everything.
-        steps_per_epoch: of training.
+        steps_per_epoch: steps per epoch of training.
         extent: how far the run goes.
         apart: steps more than the epochs before would have now; fewer are below 0.
 
     Attributes:
-        ends: always False: nobody is asked.
+        ends: always False: there is no prompt.
     """
 
     ends = False
@@ -104,12 +104,12 @@ class Lines:
         self._seen_memory = False
 
     def on_step(self, run: TrainingRun) -> None:
-        """Prints the step, if it is one of those that are told."""
+        """Prints the step, if it is one of those that are shown."""
         done = run.trainer.steps_done
-        every = told_every(self.total_steps, self.steps_per_epoch)
+        every = shown_every(self.total_steps, self.steps_per_epoch)
         position = (done - self._apart) % self.steps_per_epoch
-        is_told = position % every == 0 or done == self.total_steps
-        if self._seen_memory and not is_told:
+        is_shown = position % every == 0 or done == self.total_steps
+        if self._seen_memory and not is_shown:
             self.count(run)
         else:
             self.tell(run)
@@ -156,7 +156,7 @@ class Lines:
         return fields
 
     def memory_fields(self, run: TrainingRun) -> list[str]:
-        """What is held at the peak, by kind, beside the budget."""
+        """What is held at the peak, by kind, with the budget."""
         held, prepared = self._held.by_kind(run), run.trainer.prepared
         assert prepared is not None, "a step was done"
         whole, budget = format_bytes(sum(held.values())), format_bytes(prepared.budget_bytes)
@@ -252,7 +252,7 @@ def shown(lines: Lines) -> Iterator[Lines | Redrawn]:
         yield view
 
 
-def told_every(total_steps: int, steps_per_epoch: int) -> int:
+def shown_every(total_steps: int, steps_per_epoch: int) -> int:
     """k, where a pipe shows each k-th step of an epoch: all steps of a short run, else at most
     `MOST_LINES`, but the last step of each epoch in any case.
     """

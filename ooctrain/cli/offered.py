@@ -1,10 +1,10 @@
-"""What a shell offers where a name is asked for: the networks, planners, allocators that there are.
+"""What a shell offers where a name is requested: the networks, planners, allocators that there are.
 
 A parameter of a command says by its own name what it takes: `--planner` a planner, `MODEL` a
 network. While a shell asks what can follow, such parameters get a type that knows the names; a
 command that is run never loads this file. A list keeps what stands in front of its last comma, and
 where no name begins as the word does, the shell offers files, since a file may be given too.
-Read next: `completion.py`, which teaches a shell to ask.
+Read next: `completion_command.py`, which teaches a shell to ask.
 """
 
 from __future__ import annotations

@@ -39,9 +39,9 @@ class Workload:
         optimizer: by name with parameters, or "file.py:Class".
         lr: learning rate; None: the optimizer's usual one.
         accumulate: micro-batches in a step.
-        threads: of the cpu device; None: one for each core.
+        threads: threads of the cpu device; None: one for each core.
         conv_algorithm: "auto", or one by name.
-        seed: of weights, data order, dropout.
+        seed: seed of weights, data order, dropout.
         device: "cpu" or "cuda".
         allow_tf32: whether convolutions on a GPU may round their inputs to TF32.
         download: whether the data is fetched first.
@@ -77,7 +77,7 @@ class Workload:
 
 @dataclass(frozen=True, slots=True)
 class MemoryOptions:
-    """In how much memory, on which machine, and who decides what moves; sizes as they were typed.
+    """Memory, machine and planner; sizes as they were typed.
 
     Args:
         budget: device memory; None: all of it, or no limit.
@@ -85,12 +85,12 @@ class MemoryOptions:
         planner, allocator: by name with parameters, or "file.py:Class".
         machine: a preset or a calibration file; None: the saved calibration.
         link_bandwidth: a second, in each direction; None: the machine's own.
-        evaluations: of planners that search; None: the command's own number.
+        evaluations: evaluations of planners that search; None: the command's own number.
         time_limit: seconds after which a search is interrupted; None: it is not.
         rewrites: names of rewrites, after those that every step gets.
         spill: a folder; None: the host is memory.
         spill_rate: a second, in each direction; None: as fast as the disk.
-        memory: of the whole process, in place of both budgets; None: these count.
+        memory: memory of the whole process, in place of both budgets; None: these count.
     """
 
     budget: str | None
@@ -117,7 +117,7 @@ class Extent:
         checkpoint_path: written after each epoch and at the end; None: nowhere.
         checkpoint_steps: also written each time this many steps are done; None: not.
         resume_path: gone on from; None: from the start.
-        lr_schedule: of `schedules.py`, by name with parameters, or "file.py:function".
+        lr_schedule: a schedule of `schedules.py`, by name with parameters, or "file.py:function".
     """
 
     epochs: int

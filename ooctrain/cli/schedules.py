@@ -3,7 +3,7 @@
 All lengths are typed in epochs, as is usual, and counted in training steps. So a run that was
 stopped within an epoch continues where it was. From the text, an optimizer and the length of the
 run this makes a schedule that is stepped after each training step. Read next:
-`../optim/schedules/base.py`.
+`../optim/schedules/scheduler.py`.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class RunLength:
 
     Args:
         epochs: in all.
-        steps_per_epoch: of training.
+        steps_per_epoch: steps per epoch of training.
         apart: steps more, of epochs that were longer than they are now.
     """
 

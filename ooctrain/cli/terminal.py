@@ -1,7 +1,7 @@
 """The terminal of the commands: wide enough for a table when piped, colours only where wanted.
 
 It is a console of rich, with the characters for bars that the terminal's encoding can show.
-Read next: `streams.py`, `report/text.py`.
+Read next: `output_streams.py`, `report/text.py`.
 """
 
 from __future__ import annotations

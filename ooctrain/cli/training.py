@@ -2,8 +2,8 @@
 
 Whatever ends a run (a loss that is not finite, a full disk, Ctrl-C, `kill`, a terminal that is
 closed), it ends between two steps with its last checkpoint whole, and the record says how far it
-came. A `TrainingRun` (options, a task, a trainer) returns its `RunRecord`. Read next: `train.py`,
-which prints the record; `ooctrain/train.py` for the trainer itself.
+came. A `TrainingRun` (options, a task, a trainer) returns its `RunRecord`. Read next:
+`train_command.py`, which prints the record; `ooctrain/train.py` for the trainer itself.
 """
 
 from __future__ import annotations
@@ -20,7 +20,6 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from ooctrain.cli.limits import all_rewrites
 from ooctrain.cli.options import Extent, MemoryOptions, Workload
 from ooctrain.cli.run.run_files import (
     epochs_of_rates,
@@ -31,6 +30,7 @@ from ooctrain.cli.run.run_files import (
 )
 from ooctrain.cli.run.run_record import WARMUP_STEPS, EpochEnd, RunRecord, TrainingRun
 from ooctrain.cli.schedules import RunLength, find_schedule
+from ooctrain.cli.step_limits import all_rewrites
 from ooctrain.cli.workload import Task, link_rate, make_task, spill_of, threads_of
 from ooctrain.data import DataLoader
 from ooctrain.distributed.ranks import Ranks
@@ -131,7 +131,7 @@ def run_training(run: TrainingRun, display: Display, before: RunState | None = N
                     schedule.step()
                     try:
                         display.on_step(run)
-                    except OSError:  # nobody reads any more; what was learned is not lost
+                    except OSError:  # no reader is left; what was learned is not lost
                         save_run(run, loader, schedule)
                         raise
                     ending = stopped()
@@ -197,7 +197,7 @@ def compare_with_in_core(run: TrainingRun, display: Display, on_all: bool = Fals
         on_all: ranks run again, this one among them.
     """
     asked, record, done = run.options, run.record, run.trainer.steps_done
-    # As many epochs as the learning rates went over, or as were done before the options asked for
+    # As many epochs as the learning rates went over, or as were done before the options requested
     # fewer.
     steps_per_epoch = len(make_loader(run.task, asked.workload))
     epochs = max(record.lengths[-1], -(-done // steps_per_epoch))
@@ -227,7 +227,7 @@ def stop_on_signal(*, says_so: bool = True) -> Iterator[Callable[[], bool]]:
     interrupts at once. What `nohup` has the process ignore is ignored.
 
     Args:
-        says_so: whether this process tells the user; one of several ranks does.
+        says_so: whether this process prints it; one of several ranks does.
     """
     asked: list[int] = []
     before: dict[int, Any] = {}

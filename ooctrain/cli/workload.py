@@ -1,8 +1,8 @@
-"""From the words of the options to objects: model, data, trace, machine, budget.
+"""Objects from command-line options: model, data, trace, machine, budget.
 
 `Workload` and `MemoryOptions` become a `Task`, a trace and a `Machine`. What the user leaves open
 follows from the data, and without data from the usual training of the network (`models.Recipe`).
-Read next: `plan.py`.
+Read next: `plan_command.py`.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class Task:
 
     Args:
         model: with weights from the workload's seed.
-        shape: of the images as the model gets them, and the number of classes.
+        shape: shape of the images as the model gets them, and the number of classes.
         batch: images in a step.
         train, test: the data; None where none was named.
         augmentation: how its images are cut and mirrored.
@@ -104,18 +104,18 @@ def make_trace(task: Task, workload: Workload, batch: int | None = None) -> Trac
 
 
 def threads_of(workload: Workload) -> int:
-    """Threads as asked for, else one for each core that this process may use."""
+    """Threads as requested, else one for each core that this process may use."""
     return workload.threads or usable_cores()
 
 
 def as_on(workload: Workload, memory: MemoryOptions) -> Workload:
     """The workload as it is traced for a machine on which nothing runs: with as many threads as
-    that machine has, unless others were asked for."""
+    that machine has, unless others were requested."""
     return replace(workload, threads=workload.threads or threads_for(memory.machine))
 
 
 def find_machine(workload: Workload, memory: MemoryOptions) -> Machine:
-    """The machine as named, else the device's, with the link as asked for."""
+    """The machine as named, else the device's, with the link as requested."""
     named = machine(memory.machine, workload.device)
     rate, spill = link_rate(memory), spill_of(memory)
     if spill is not None:
@@ -206,8 +206,8 @@ def _check_target(workload: Workload, shape: Shape) -> None:
 
 
 def _with_classes(workload: Workload, shape: Shape) -> Shape:
-    """With as many outputs as asked for. Raises ConfigError: fewer than the data has classes, or
-    none can be asked for.
+    """With as many outputs as requested. Raises ConfigError: fewer than the data has classes, or
+    none can be requested.
     """
     wanted = workload.classes
     if wanted is None:

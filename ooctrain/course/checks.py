@@ -1,10 +1,10 @@
-"""The part of a grade that is right or wrong: the laws of all plug-ins, and the public tests.
+"""The part of a grade that is right or wrong: the laws of all plug-ins, then the public tests.
 
 Each law and test that the rubric counts gives a `CheckResult`. They are the same pytest tests that
 the student runs, but here they run in a process that has never seen the submission: they try a
-planner or an allocator that asks another process. If that process ends or is silent, only the test
-that asked loses its points; the tests after it do not. Read next: `checks.py`, which starts
-pytest; `outcomes.py`, its plug-in.
+planner or an allocator whose methods are calls to another process. If that process ends or is
+silent, only the test that called it loses its points; the tests after it do not. Read next:
+`outcomes.py`, the plug-in of pytest.
 """
 
 from __future__ import annotations
@@ -27,114 +27,13 @@ from ooctrain.course.rubric import Rubric
 from ooctrain.errors import OoctrainError
 from ooctrain.testing.allocator_laws import OF_OTHER_KINDS
 
-# pytest in a process of its own, which runs only the teacher's code and the library's.
-#
-# It is started with pytest's arguments and with what a grader asks (`outcomes.py`). What comes
-# back is what the plug-in told, and how the process ended. The outcomes come through a pipe
-# without a name, so there is no file into which other code could write.
-
-
-PACKAGE_PARENT = Path(__file__).resolve().parents[2]
-#: Until a process tells something: it imports the library; and what a test may take beyond the
-#: limit of what it asks.
-START_LIMIT_S = 120.0
-#: Of what a process printed: its last line is somewhere in them.
-LAST_BYTES = 4096
-
-
-@dataclass(frozen=True, slots=True)
-class Ended:
-    """How a process ended.
-
-    Args:
-        status: its exit status; below 0: the signal that ended it.
-        out_of_time: it was ended from outside.
-        last_line: of all that it printed.
-    """
-
-    status: int
-    out_of_time: bool
-    last_line: str
-
-    def why(self, limit_s: float) -> str:
-        """The end in words."""
-        if self.out_of_time:
-            return f"what it answers could not be judged within {limit_s + START_LIMIT_S:g} s"
-        return f"the tests ended with status {self.status}: {self.last_line or 'no word'}"
-
-
-def run_tests(
-    arguments: Sequence[str], asked: Mapping[str, Any], limit_s: float
-) -> tuple[list[dict[str, Any]], Ended]:
-    """Runs pytest until it ends, or tells nothing for too long.
-
-    Args:
-        asked: what the plug-in is asked, but for where to write.
-        limit_s: what a submission may take for a test.
-    """
-    heard, said = os.pipe()
-    with tempfile.TemporaryDirectory(prefix="ooctrain-tests-") as folder:
-        question = Path(folder) / "asked.json"
-        question.write_text(json.dumps({**asked, "out": said}), encoding="utf-8")
-        command = [
-            sys.executable, "-m", "pytest", "-p", "ooctrain.laws.plugin",
-            "-p", "ooctrain.course.outcomes", "-p", "no:cacheprovider",
-            "--grading", str(question), *arguments,
-        ]  # fmt: skip
-        paths = [str(PACKAGE_PARENT), os.environ.get("PYTHONPATH", "")]
-        with tempfile.TemporaryFile() as printed:
-            process = subprocess.Popen(
-                command, stdin=subprocess.DEVNULL, stdout=printed, stderr=subprocess.STDOUT,
-                cwd=folder, pass_fds=(said,),
-                env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, paths))},
-            )  # fmt: skip
-            os.close(said)
-            text, out_of_time = "", True
-            try:
-                text, out_of_time = _heard(heard, limit_s + START_LIMIT_S, process.pid)
-            finally:
-                # A cage whose grader is gone ends itself.
-                if out_of_time or _hangs(process):
-                    process.kill()
-                os.close(heard)
-            status = process.wait()
-            printed.seek(max(0, printed.seek(0, os.SEEK_END) - LAST_BYTES))
-            lines = printed.read().decode(errors="replace").strip().splitlines()
-    told = [json.loads(line) for line in text.splitlines(keepends=True) if line.endswith("\n")]
-    return told, Ended(status, out_of_time, lines[-1] if lines else "")
-
-
-def _heard(pipe: int, limit_s: float, pid: int) -> tuple[str, bool]:
-    """All that is said until the pipe is closed, or until nothing is said for too long."""
-    pieces: list[bytes] = []
-    patience = Patience(limit_s, pid)
-    while True:
-        left_s = patience.until() - time.monotonic()
-        if left_s <= 0:
-            return b"".join(pieces).decode(), True
-        if select.select([pipe], [], [], left_s)[0]:
-            piece = os.read(pipe, 1 << 16)
-            if not piece:
-                return b"".join(pieces).decode(), False
-            pieces.append(piece)
-            patience = Patience(limit_s, pid)
-
-
-def _hangs(process: subprocess.Popen) -> bool:
-    """Whether it does not end by itself, though it has nothing more to say."""
-    try:
-        process.wait(30)
-    except subprocess.TimeoutExpired:
-        return True
-    return False
-
 
 @dataclass(frozen=True, slots=True)
 class CheckResult:
     """How a law or a test went.
 
     Args:
-        name: of the test, with its class and its parameters: "TestMine::test_it[3]".
+        name: name of the test, with its class and its parameters: "TestMine::test_it[3]".
         why: what it says where it fails, in full.
         of_case: that is of the case that was tried, and not of how the submission's process ended.
     """
@@ -160,7 +59,7 @@ def run_checks(rubric: Rubric, submission: str, seed: int) -> list[CheckResult]:
 
     Args:
         submission: "/path/file.py:Class", or a name.
-        seed: of the random cases.
+        seed: seed of the random cases.
 
     Raises:
         OoctrainError: the tests themselves cannot be run.
@@ -202,11 +101,110 @@ def _session(
         "--law-briefly", "--pyargs", f"ooctrain.laws.{law_test(rubric)}",
         str((rubric.folder / rubric.tests.file).resolve()),
     ]  # fmt: skip
-    told, ended = run_tests(arguments, asked, rubric.time_limit_s)
-    names: list[str] = next((line["collected"] for line in told if "collected" in line), [])
-    known.update({line["ends"]: _outcome(line) for line in told if "ends" in line})
-    return names, [line["begins"] for line in told if "begins" in line], ended
+    messages, ended = run_tests(arguments, asked, rubric.time_limit_s)
+    names: list[str] = next((line["collected"] for line in messages if "collected" in line), [])
+    known.update({line["ends"]: _outcome(line) for line in messages if "ends" in line})
+    return names, [line["begins"] for line in messages if "begins" in line], ended
 
 
 def _outcome(line: Mapping) -> CheckResult:
     return CheckResult(line["ends"], line["passed"], line["why"], line.get("of_case", False))
+
+
+# pytest in a process of its own, which runs only the teacher's code and the library's. It is
+# started with pytest's arguments and with the grader's request (`outcomes.py`). The outcomes come
+# back through a pipe without a name, so there is no file into which other code could write.
+
+PACKAGE_PARENT = Path(__file__).resolve().parents[2]
+#: Until a process sends something: it imports the library; and what a test may take beyond the
+#: limit of what it asks.
+START_LIMIT_S = 120.0
+#: Of what a process printed: its last line is somewhere in them.
+LAST_BYTES = 4096
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """How a process ended.
+
+    Args:
+        status: its exit status; below 0: the signal that ended it.
+        out_of_time: it was ended from outside.
+        last_line: of all that it printed.
+    """
+
+    status: int
+    out_of_time: bool
+    last_line: str
+
+    def why(self, limit_s: float) -> str:
+        """The end in words."""
+        if self.out_of_time:
+            return f"what it answers could not be judged within {limit_s + START_LIMIT_S:g} s"
+        return f"the tests ended with status {self.status}: {self.last_line or 'no word'}"
+
+
+def run_tests(
+    arguments: Sequence[str], asked: Mapping[str, Any], limit_s: float
+) -> tuple[list[dict[str, Any]], Ended]:
+    """Runs pytest until it ends, or sends nothing for too long.
+
+    Args:
+        asked: what the plug-in is asked, but for where to write.
+        limit_s: what a submission may take for a test.
+    """
+    heard, said = os.pipe()
+    with tempfile.TemporaryDirectory(prefix="ooctrain-tests-") as folder:
+        question = Path(folder) / "asked.json"
+        question.write_text(json.dumps({**asked, "out": said}), encoding="utf-8")
+        command = [
+            sys.executable, "-m", "pytest", "-p", "ooctrain.laws.plugin",
+            "-p", "ooctrain.course.outcomes", "-p", "no:cacheprovider",
+            "--grading", str(question), *arguments,
+        ]  # fmt: skip
+        paths = [str(PACKAGE_PARENT), os.environ.get("PYTHONPATH", "")]
+        with tempfile.TemporaryFile() as printed:
+            process = subprocess.Popen(
+                command, stdin=subprocess.DEVNULL, stdout=printed, stderr=subprocess.STDOUT,
+                cwd=folder, pass_fds=(said,),
+                env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, paths))},
+            )  # fmt: skip
+            os.close(said)
+            text, out_of_time = "", True
+            try:
+                text, out_of_time = _heard(heard, limit_s + START_LIMIT_S, process.pid)
+            finally:
+                # A cage whose grader is gone ends itself.
+                if out_of_time or _hangs(process):
+                    process.kill()
+                os.close(heard)
+            status = process.wait()
+            printed.seek(max(0, printed.seek(0, os.SEEK_END) - LAST_BYTES))
+            lines = printed.read().decode(errors="replace").strip().splitlines()
+    messages = [json.loads(line) for line in text.splitlines(keepends=True) if line.endswith("\n")]
+    return messages, Ended(status, out_of_time, lines[-1] if lines else "")
+
+
+def _heard(pipe: int, limit_s: float, pid: int) -> tuple[str, bool]:
+    """All that is said until the pipe is closed, or until nothing is said for too long."""
+    pieces: list[bytes] = []
+    patience = Patience(limit_s, pid)
+    while True:
+        left_s = patience.until() - time.monotonic()
+        if left_s <= 0:
+            return b"".join(pieces).decode(), True
+        if select.select([pipe], [], [], left_s)[0]:
+            piece = os.read(pipe, 1 << 16)
+            if not piece:
+                return b"".join(pieces).decode(), False
+            pieces.append(piece)
+            patience = Patience(limit_s, pid)
+
+
+def _hangs(process: subprocess.Popen) -> bool:
+    """Whether it does not end by itself, though it has nothing more to say."""
+    try:
+        process.wait(30)
+    except subprocess.TimeoutExpired:
+        return True
+    return False

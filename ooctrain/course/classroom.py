@@ -3,8 +3,7 @@
 What was handed in (`handed_in.py`) is graded by a process of its own for each student, which is the
 command for one submission; so whatever a submission does (crash, hang, print, write files), and
 even if the grader itself ends, the others have their grades. Results are in the order of the names,
-not in that of the finish. Read next:
-`grade.py`; `classroom.py`, what a teacher learns of the assignment.
+not in that of the finish. Read next: `grade.py`.
 """
 
 from __future__ import annotations
@@ -61,12 +60,12 @@ def assignment_of(folder: Path) -> Path | None:
 
 def grade_class(
     rubric: Rubric, all_handed_in: Sequence[HandedIn], jobs: int, seed: int,
-    told: Callable[[Graded], None] = lambda graded: None,
+    on_graded: Callable[[Graded], None] = lambda graded: None,
 ) -> list[Graded]:  # fmt: skip
     """Grades all, `jobs` at a time.
 
     Args:
-        told: is called with each one as it is graded.
+        on_graded: is called with each one as it is graded.
     """
     done: dict[int, Graded] = {}  # by place: two students may have one name
     with ThreadPoolExecutor(jobs) as pool:
@@ -78,7 +77,7 @@ def grade_class(
             for future in as_completed(waiting):
                 graded = future.result()
                 done[waiting[future]] = graded
-                told(graded)
+                on_graded(graded)
         except BaseException:  # interrupted: what has not begun is not begun any more
             pool.shutdown(wait=False, cancel_futures=True)
             raise
@@ -119,16 +118,12 @@ def no_submission(rubric: Rubric, why: str) -> Grade:
     return Grade("", (row,), rubric.pass_points)
 
 
-# What a class's grades say of the assignment, item by item: difficulty and discrimination.
-#
-# An item is a law, a test or a measure. Its difficulty is the mean share of its points that the
-# class has got: 1 is an item that everybody solves. Its discrimination is the correlation of that
-# share with the points of all other items: an item that those solve who solve the rest has a high
-# one, one below 0 is to be looked at (those who are good elsewhere fail it, as when a test is
-# wrong). It is not defined where all have the same share. Source: Crocker and Algina, Introduction
-# to classical and modern test theory (1986), chapter 14; the rest of the points instead of all, so
-# that an item is not compared with itself.
-
+# What a class's grades say of the assignment, item by item: difficulty and discrimination. An item
+# is a law, a test or a measure. Its difficulty is the mean share of its points over the class: 1 is
+# an item that all solve. Its discrimination is the correlation of that share with the points
+# of all other items: high where those solve it who solve the rest; below 0, look at the item (a
+# test may be wrong). It is not defined where all have the same share. Source: Crocker and Algina,
+# Introduction to classical and modern test theory (1986), chapter 14.
 
 Item = tuple[str, str]
 #: What a spreadsheet would take for a formula.
@@ -142,7 +137,7 @@ class ItemStatistics:
     Args:
         kind, name: as in a grade.
         most_points: that can be reached.
-        difficulty: the mean share of them that was had; 1: everybody has all.
+        difficulty: the mean share of them that was reached; 1: all have all.
         discrimination: None where it is not defined.
     """
 
@@ -178,7 +173,7 @@ def correlation(first: Sequence[float], second: Sequence[float]) -> float | None
 def leaderboard(grades: Sequence[Graded]) -> list[Graded]:
     """The best first, by what their data is worth: the ratio to par, then the points.
 
-    Who does not pass is not on it; how long code took does not matter.
+    A submission that does not pass is not on it; how long code took does not matter.
     """
     passed = [graded for graded in grades if graded.grade.passed]
     return sorted(passed, key=lambda graded: (_ratio(graded), -graded.grade.points, graded.student))

@@ -2,7 +2,7 @@
 
 Each part of the rubric counts the work or the peak memory. The rows are counted here, from the
 numbers that the submission answered; an answer that cannot be counted gets a reason. Par is what
-the library's own frontiers need for the same cuts, and is computed when it is asked for. Read next:
+the library's own frontiers need for the same cuts, and is computed when it is requested. Read next:
 `submitted.py`, which asks; `../testing/tiled/bands_by_hand.py`.
 """
 
@@ -11,7 +11,7 @@ from __future__ import annotations
 from functools import lru_cache
 
 from ooctrain.api import step_trace
-from ooctrain.course.par import BesidePar, known_par
+from ooctrain.course.par import ParComparison, known_par
 from ooctrain.course.rubric import BandsPart
 from ooctrain.course.submitted import bands_of, why_not
 from ooctrain.testing.tiled.bands_by_hand import (
@@ -40,18 +40,18 @@ def par_number(part: BandsPart) -> float:
     return known_par(part, lambda part: _number(part, par_footprint(part)))
 
 
-def counted(part: BandsPart, submission: str, limit_s: float) -> BesidePar:
+def counted(part: BandsPart, submission: str, limit_s: float) -> ParComparison:
     """Asks a submission for rows, and counts: a share of the untiled work, or bytes."""
     chain, par = chain_for(part), par_number(part)
     try:
         with bands_of(submission, limit_s) as bands:
             answer = bands.rows(chain.layers, chain.cuts)
-    except Exception as error:  # a stranger's: whatever fails, it is the submission's fault
-        return BesidePar(None, par, why_not(error))
+    except Exception as error:  # untrusted: whatever fails, it is the submission's fault
+        return ParComparison(None, par, why_not(error))
     try:
-        return BesidePar(_number(part, footprint_of(chain, answer)), par)
+        return ParComparison(_number(part, footprint_of(chain, answer)), par)
     except ValueError as error:
-        return BesidePar(None, par, f"its rows are refused: {error}", unsafe=True)
+        return ParComparison(None, par, f"its rows are refused: {error}", unsafe=True)
 
 
 def _number(part: BandsPart, footprint: Footprint) -> float:

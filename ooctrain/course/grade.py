@@ -17,7 +17,7 @@ from ooctrain.course.checks import CheckResult, law_test, run_checks
 from ooctrain.course.footprints import counted
 from ooctrain.course.hunt import BUGS, hunted
 from ooctrain.course.measures import measured
-from ooctrain.course.par import BesidePar
+from ooctrain.course.par import ParComparison
 from ooctrain.course.replays import replayed
 from ooctrain.course.rubric import BOUND, SAFETY, Compared, Rubric, name_of, points_for
 from ooctrain.course.submitted import introduced
@@ -42,7 +42,7 @@ class Row:
         details: all that was said.
         ratio: how many times par, where it is compared with par.
         public: the reason without what is hidden of the cases; None: nothing of it is hidden.
-        unsafe: it is required, and not kept: nobody passes with it.
+        unsafe: it is required, and not kept: no submission passes with it.
     """
 
     kind: str
@@ -107,7 +107,7 @@ def grade(rubric: Rubric, submission: str, seed: int = 0) -> Grade:
 
     Args:
         submission: "/path/file.py:Class", or a name.
-        seed: of the laws' random cases.
+        seed: seed of the laws' random cases.
     """
     known = introduced(submission, rubric.kind, rubric.time_limit_s)
     if known.fault:
@@ -182,7 +182,7 @@ def _hunted(rubric: Rubric, submission: str, seed: int) -> Iterator[Row]:
 
 
 def _compared_row(
-    kind: str, part: Compared, found: BesidePar, in_words: Callable[[Any], str]
+    kind: str, part: Compared, found: ParComparison, in_words: Callable[[Any], str]
 ) -> Row:
     name = name_of(part)
     if found.ratio is None:

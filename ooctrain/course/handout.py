@@ -1,7 +1,7 @@
 """A course wheel: the library without one assignment's solution, with all its par.
 
 Par is computed here, where the solution still is, and travels in the wheel; the solution does not.
-Read next: `handout.py`, `par.py`, `handout.py`: the three parts.
+Read next: `par.py`.
 """
 
 from __future__ import annotations
@@ -23,15 +23,39 @@ from ooctrain.course.replays import par_bytes
 from ooctrain.course.rubric import Compared, Rubric
 from ooctrain.errors import ConfigError
 
-# What a student installs: the library without the solution of one assignment.
-#
-# `stripped` takes a file's text and leaves out the bodies of what it is told to: functions,
-# classes, or all of the file. Names, parameters, fields and constants stay, so they can still be
-# imported; a function or method that is called raises `Withheld`, which names it and the
-# assignment (an object of a dataclass can be made). Docstrings, comments and private names go too,
-# as they explain the method. Which parts of which files are left out is said by the assignment's
-# `grade.toml`: `withheld = ["sched/planners/lru.py", "alloc/best_fit.py:BestFit"]`.
+# Both together.
 
+
+def write_course_wheel(folder: Path, rubric: Rubric) -> Path:
+    """Writes the wheel that students of an assignment install; returns where it is.
+
+    Raises:
+        ConfigError: the rubric withholds nothing.
+    """
+    assignment = rubric.folder.resolve().name
+    if not rubric.withheld:
+        raise ConfigError(
+            f"the rubric of {assignment} does not say what to leave out", code="OOC-119",
+            fix='withheld = ["sched/planners/lru.py"] in its grade.toml, for example',
+        )  # fmt: skip
+    files = stripped_files(rubric.withheld, assignment)
+    files[par.FILE] = par.written(_numbers(rubric))
+    label = ".".join(filter(str.isalnum, assignment.replace("-", "_").split("_")))
+    return write_wheel(folder, files, f"course.{label}" if label else "course")
+
+
+def _numbers(rubric: Rubric) -> Iterator[tuple[Compared, float]]:
+    yield from ((part, par_us(part)) for part in rubric.measures)
+    yield from ((part, par_bytes(part)) for part in rubric.replays)
+    yield from ((part, par_number(part)) for part in rubric.footprints)
+
+
+# The library without the solution. `stripped` takes a file's text and leaves out the bodies that
+# the assignment's `grade.toml` names: `withheld = ["sched/planners/lru.py",
+# "alloc/best_fit.py:BestFit"]`. Names, parameters, fields and constants stay, so they can still be
+# imported; a function or method that is called raises `Withheld`, which names it and the assignment
+# (an object of a dataclass can be made). Docstrings, comments and private names go too, as they
+# explain the method.
 
 PACKAGE = Path(__file__).resolve().parents[1]
 _Function = ast.FunctionDef | ast.AsyncFunctionDef
@@ -76,21 +100,21 @@ def stripped(file: str, names: Iterable[str], assignment: str) -> str:
     raiser = ast.ImportFrom("ooctrain.errors", [ast.alias("Withheld", "_Withheld")], 0)
     later = [n for n in tree.body if isinstance(n, ast.ImportFrom) and n.module == "__future__"]
     rest = [node for node in tree.body if node not in later and not _is_text(node)]
-    text = f'"""Part of this file is left out: assignment {assignment} asks for it."""'
+    text = f'"""Part of this file is left out: assignment {assignment} requests it."""'
     tree.body = [*ast.parse(text).body, *later, raiser, *rest]
     return f"{ast.unparse(ast.fix_missing_locations(tree))}\n"
 
 
-def _empty(node: ast.stmt, told: str, assignment: str) -> None:
+def _empty(node: ast.stmt, path: str, assignment: str) -> None:
     """Leaves out what a function does, or what a class's methods do."""
     if isinstance(node, ast.ClassDef):
         kept = [inner for inner in node.body if not _is_text(inner)]
         kept = [inner for inner in kept if not _is_private(getattr(inner, "name", ""))]
         node.body = kept or [ast.Pass()]
         for inner in node.body:
-            _empty(inner, f"{told}.{getattr(inner, 'name', '')}", assignment)
+            _empty(inner, f"{path}.{getattr(inner, 'name', '')}", assignment)
     elif isinstance(node, _Function):
-        raising = f"raise _Withheld({told!r}, {assignment!r})"
+        raising = f"raise _Withheld({path!r}, {assignment!r})"
         node.body = [ast.Pass()] if node.name in _MAKERS else ast.parse(raising).body
 
 
@@ -109,14 +133,11 @@ def _none_such(what: str) -> ConfigError:
     )  # fmt: skip
 
 
-# A wheel of the library as it is installed here, with some of its files changed.
-#
-# A wheel is a zip with the package's files, its metadata, and a list of both with their digests.
-# So one can be written without building anything: from a checkout as well as from an installed
-# wheel, without a network. The version gets a label, `1.0+course.lru.planner`, by which a student
-# and `pip list` see what is installed. Source: PyPA specifications, "Binary distribution format"
-# and "Recording installed projects"; PEP 440, local version identifiers.
-
+# A wheel is a zip with the package's files, its metadata, and a list of both with their digests. So
+# one can be written without building anything: from a checkout as well as from an installed wheel,
+# without a network. The version gets a label, `1.0+course.lru.planner`, by which a student and `pip
+# list` see what is installed. Source: PyPA specifications, "Binary distribution format" and
+# "Recording installed projects"; PEP 440, local version identifiers.
 
 NAME = "ooctrain"
 #: As early as a zip can say, so that the same files give the same wheel.
@@ -162,7 +183,7 @@ def write_wheel(folder: Path, changed: Mapping[str, str], label: str = "") -> Pa
 
 
 def _files() -> Iterator[tuple[str, Path]]:
-    """All files of the package, and of what a wheel brings beside it, by their names there."""
+    """All files of the package, and of what a wheel brings with it, by their names there."""
     for path in sorted(PACKAGE.rglob("*")):
         if _counts(path):
             yield f"{NAME}/{path.relative_to(PACKAGE).as_posix()}", path
@@ -199,27 +220,3 @@ def _metadata() -> tuple[str, str]:
             fix="pip install . (or -e .) in its checkout, then this command again",
         )  # fmt: skip
     return facts, entries
-
-
-def write_course_wheel(folder: Path, rubric: Rubric) -> Path:
-    """Writes the wheel that students of an assignment install; returns where it is.
-
-    Raises:
-        ConfigError: the rubric withholds nothing.
-    """
-    assignment = rubric.folder.resolve().name
-    if not rubric.withheld:
-        raise ConfigError(
-            f"the rubric of {assignment} does not say what to leave out", code="OOC-119",
-            fix='withheld = ["sched/planners/lru.py"] in its grade.toml, for example',
-        )  # fmt: skip
-    files = stripped_files(rubric.withheld, assignment)
-    files[par.FILE] = par.written(_numbers(rubric))
-    label = ".".join(filter(str.isalnum, assignment.replace("-", "_").split("_")))
-    return write_wheel(folder, files, f"course.{label}" if label else "course")
-
-
-def _numbers(rubric: Rubric) -> Iterator[tuple[Compared, float]]:
-    yield from ((part, par_us(part)) for part in rubric.measures)
-    yield from ((part, par_bytes(part)) for part in rubric.replays)
-    yield from ((part, par_number(part)) for part in rubric.footprints)

@@ -1,4 +1,4 @@
-"""What a submission's process may see, and the ways to keep it to that.
+"""What a submission's process may see, enforced by the strongest means that the machine has.
 
 The ways to isolate a process are tried from the strongest to the weakest, among the layers that may
 be used. All of them enforce the same list of what may be seen: Python itself, NumPy, the copy of
@@ -19,87 +19,7 @@ from types import MappingProxyType
 
 import numpy as np
 
-# Bubblewrap, where it is installed: namespaces made by a program that many systems trust.
-#
-# The list of what may be seen becomes the words that go before a command. Some systems allow user
-# namespaces only to this program, so it is tried first; where it does not work, the process makes
-# its own namespaces (`cage/namespaces.py`). Source: bwrap(1).
-
-
-PROGRAM = "bwrap"
-
-
-def wrapped(program: str, readable: Sequence[str], hidden: Sequence[str], home: str) -> list[str]:
-    """The beginning of a command that then sees nothing but these paths.
-
-    Args:
-        program: where bwrap is.
-        readable: files and folders, read-only there.
-        hidden: folders below them that are empty there.
-        home: a folder to write to, in memory.
-    """
-    words = [program, "--unshare-all", "--die-with-parent", "--cap-drop", "ALL"]
-    for path in readable:
-        if Path(path).is_symlink():
-            words += ["--symlink", str(Path(path).readlink()), path]
-        elif Path(path).exists() and not path.startswith("/dev/"):
-            words += ["--ro-bind", path, path]
-    for path in filter(lambda path: Path(path).is_dir(), hidden):
-        words += ["--tmpfs", path]
-        for below in (inner for inner in readable if inner.startswith(f"{path}/")):
-            words += ["--ro-bind", below, below]
-        words += ["--remount-ro", path]
-    return [*words, "--dev", "/dev", "--proc", "/proc", "--tmpfs", home, "--chdir", home]
-
-
-# What a submission is given of the library: a copy of the interfaces, in a folder of its own.
-#
-# The folder gets an `ooctrain` without planners and allocators, and links to NumPy. `GIVEN` lists
-# the files that are given, one by one, so a reader can check it. All other files of this library
-# are absent: they cannot be imported and, where the folder is all that can be read, they cannot be
-# read or copied either.
-
-
-PACKAGE = Path(__file__).resolve().parents[1]
-#: Files that are copied, below the package.
-GIVEN = (
-    "errors.py", "moved.csv", "plugins.py", "units.py",
-    "step/__init__.py", "step/builder.py", "step/chain.py", "step/machine.py", "step/network.py",
-    "step/op.py", "step/presets.py", "step/shown.py", "step/trace.py",
-    "sched/__init__.py", "sched/budget.py", "sched/host_life.py", "sched/instructions.py",
-    "sched/ledger.py", "sched/list_text.py", "sched/plan_file.py", "sched/schedule.py",
-    "sched/simulate.py", "sched/spans.py", "sched/timeline.py",
-    "sched/planning/__init__.py", "sched/planning/list_writer.py", "sched/planning/planner.py",
-    "sched/planning/question.py",
-    "alloc/arena_map.py", "alloc/base.py",
-    "testing/planner_cases.py",
-    "course/cage/__init__.py", "course/cage/given.py", "course/cage/landlock.py",
-    "course/cage/limits.py", "course/cage/namespaces.py", "course/cage/serve.py",
-    "course/cage/serve_allocator.py", "course/cage/serve_law.py", "course/cage/step_data.py",
-    "course/cage/supervise.py", "course/cage/system_calls.py", "course/cage/wire.py",
-)  # fmt: skip
-#: Folders whose first file names or loads what is not given; theirs is empty.
-_EMPTY = ("alloc", "course", "testing")
-
-
-def copy_interfaces(folder: Path) -> None:
-    """Puts the interfaces, and links to NumPy, into a folder that is there and empty."""
-    copy = folder / "ooctrain"
-    for name in GIVEN:
-        (copy / name).parent.mkdir(parents=True, exist_ok=True)
-        shutil.copyfile(PACKAGE / name, copy / name)
-    for name in _EMPTY:
-        (copy / name / "__init__.py").write_text("", encoding="utf-8")
-    shutil.copyfile(PACKAGE / "course" / "cage" / "given.py", copy / "__init__.py")
-    for path in numpy_folders():
-        (folder / path.name).symlink_to(path)
-
-
-def numpy_folders() -> list[Path]:
-    """NumPy, and the folder beside it with the libraries that it brings."""
-    numpy = Path(np.__file__).resolve().parent
-    return [numpy, *filter(Path.is_dir, (numpy.with_name("numpy.libs"),))]
-
+# Isolation.
 
 #: {layer: what it does, for a report}
 IN_WORDS: Mapping[str, str] = MappingProxyType(
@@ -114,7 +34,7 @@ IN_WORDS: Mapping[str, str] = MappingProxyType(
 )
 #: Those that may be left out.
 LAYERS = frozenset({"bubblewrap", "namespaces", "landlock", "system-calls"})
-#: Without these it can read what the user can read who grades.
+#: Without these it can read what the grading user can read.
 _HIDING = ("bubblewrap", "namespaces", "landlock")
 _SYSTEM = (
     "/lib", "/lib32", "/lib64", "/usr/lib", "/usr/lib32", "/usr/lib64", "/etc/ld.so.cache",
@@ -217,3 +137,80 @@ def in_words(applied: Sequence[str]) -> str:
     if "system-calls" not in applied and not {"bubblewrap", "namespaces"} & set(applied):
         words.append("processes of this user were NOT out of its reach")
     return "; ".join(words)
+
+
+# Bubblewrap, where it is installed: namespaces made by a program that many systems trust. The list
+# of what may be seen becomes the words that go before a command. Some systems allow user namespaces
+# only to this program, so it is tried first; where it does not work, the process makes its own
+# namespaces (`cage/namespaces.py`). Source: bwrap(1).
+
+PROGRAM = "bwrap"
+
+
+def wrapped(program: str, readable: Sequence[str], hidden: Sequence[str], home: str) -> list[str]:
+    """The beginning of a command that then sees nothing but these paths.
+
+    Args:
+        program: where bwrap is.
+        readable: files and folders, read-only there.
+        hidden: folders below them that are empty there.
+        home: a folder to write to, in memory.
+    """
+    words = [program, "--unshare-all", "--die-with-parent", "--cap-drop", "ALL"]
+    for path in readable:
+        if Path(path).is_symlink():
+            words += ["--symlink", str(Path(path).readlink()), path]
+        elif Path(path).exists() and not path.startswith("/dev/"):
+            words += ["--ro-bind", path, path]
+    for path in filter(lambda path: Path(path).is_dir(), hidden):
+        words += ["--tmpfs", path]
+        for below in (inner for inner in readable if inner.startswith(f"{path}/")):
+            words += ["--ro-bind", below, below]
+        words += ["--remount-ro", path]
+    return [*words, "--dev", "/dev", "--proc", "/proc", "--tmpfs", home, "--chdir", home]
+
+
+# The copy of the interfaces: an `ooctrain` without planners and allocators, with links to NumPy.
+# `GIVEN` lists the files that are given, one by one, so a reader can check it. All other files are
+# absent: they cannot be imported and, where the folder is all that can be read, they cannot be read
+# either.
+
+PACKAGE = Path(__file__).resolve().parents[1]
+#: Files that are copied, below the package.
+GIVEN = (
+    "errors.py", "moved.csv", "plugins.py", "units.py",
+    "step/__init__.py", "step/builder.py", "step/chain.py", "step/machine.py", "step/network.py",
+    "step/op.py", "step/presets.py", "step/shown.py", "step/trace.py",
+    "sched/__init__.py", "sched/budget.py", "sched/host_life.py", "sched/instructions.py",
+    "sched/ledger.py", "sched/list_text.py", "sched/plan_file.py", "sched/schedule.py",
+    "sched/simulate.py", "sched/spans.py", "sched/timeline.py",
+    "sched/planning/__init__.py", "sched/planning/list_writer.py", "sched/planning/planner.py",
+    "sched/planning/question.py",
+    "alloc/arena_map.py", "alloc/base.py",
+    "testing/planner_cases.py",
+    "course/cage/__init__.py", "course/cage/given.py", "course/cage/landlock.py",
+    "course/cage/process_limits.py", "course/cage/namespaces.py", "course/cage/serve.py",
+    "course/cage/serve_allocator.py", "course/cage/serve_law.py", "course/cage/step_data.py",
+    "course/cage/supervise.py", "course/cage/system_calls.py", "course/cage/wire.py",
+)  # fmt: skip
+#: Folders whose first file names or loads what is not given; theirs is empty.
+_EMPTY = ("alloc", "course", "testing")
+
+
+def copy_interfaces(folder: Path) -> None:
+    """Puts the interfaces, and links to NumPy, into a folder that is there and empty."""
+    copy = folder / "ooctrain"
+    for name in GIVEN:
+        (copy / name).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(PACKAGE / name, copy / name)
+    for name in _EMPTY:
+        (copy / name / "__init__.py").write_text("", encoding="utf-8")
+    shutil.copyfile(PACKAGE / "course" / "cage" / "given.py", copy / "__init__.py")
+    for path in numpy_folders():
+        (folder / path.name).symlink_to(path)
+
+
+def numpy_folders() -> list[Path]:
+    """NumPy, and the adjacent folder with the libraries that it brings."""
+    numpy = Path(np.__file__).resolve().parent
+    return [numpy, *filter(Path.is_dir, (numpy.with_name("numpy.libs"),))]

@@ -1,9 +1,9 @@
 """Tutorials, puzzles and assignments as files: what there is, and copies to work in.
 
-They are scripts to change, so nobody should work on the installed ones. In a checkout they lie in
+They are scripts to change, so do not work on the installed ones. In a checkout they lie in
 `tutorials/`; a wheel carries the same folder inside the package. A copy never replaces a file: a
-student's answers are worth more than a fresh stub. Read next: `../cli/tutorials.py`, the command;
-`puzzles/`, the judges of the puzzles.
+student's answers are worth more than a fresh stub. Read next: `../cli/tutorials_command.py`, the
+command; `puzzles/`, the judges of the puzzles.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class Lesson:
 
     Args:
         kind: "tutorial", "puzzle" or "assignment".
-        path: of its script or folder, below the folder of all.
+        path: path of its script or folder, below the folder of all.
         title: its first line.
         minutes: that it says it takes; None: it does not say.
     """

@@ -13,7 +13,7 @@ from functools import lru_cache
 from typing import Any
 
 from ooctrain.api import step_trace, verify
-from ooctrain.course.par import BesidePar, known_par
+from ooctrain.course.par import ParComparison, known_par
 from ooctrain.course.rubric import BOUND, Measure
 from ooctrain.course.submitted import planner_of, why_not
 from ooctrain.errors import ConfigError, Infeasible, OoctrainError, PlanMismatch
@@ -68,7 +68,7 @@ def _computed_us(measure: Measure) -> float:
     return planner.plan(step, budget_bytes, where, granule=granule_of(measure)).makespan_us
 
 
-def measured(measure: Measure, submission: str, limit_s: float) -> BesidePar:
+def measured(measure: Measure, submission: str, limit_s: float) -> ParComparison:
     """Asks a submission for a plan, proves it, and times it: makespans in microseconds."""
     # A trace of its own: what a planner does to its input is done to it.
     par, step, where = par_us(measure), replace(step_of(measure)), machine(measure.machine)
@@ -79,15 +79,15 @@ def measured(measure: Measure, submission: str, limit_s: float) -> BesidePar:
     except Infeasible as refusal:
         least = _size(refusal.minimum_bytes)
         why = f"it wants {least}, and there are {format_bytes(budget_bytes)}"
-        return BesidePar(None, par, why)
+        return ParComparison(None, par, why)
     except (ConfigError, PlanMismatch) as error:
-        return BesidePar(None, par, why_not(error, "its list is refused: "))
-    except Exception as error:  # a stranger's: whatever fails, it is the submission's fault
-        return BesidePar(None, par, why_not(error))
+        return ParComparison(None, par, why_not(error, "its list is refused: "))
+    except Exception as error:  # untrusted: whatever fails, it is the submission's fault
+        return ParComparison(None, par, why_not(error))
     try:
-        return BesidePar(_judged_us(measure, plan), par)
-    except Exception as error:  # data of a stranger: whatever fails, it is the data's fault
-        return BesidePar(None, par, why_not(error, "its list is refused: "), unsafe=True)
+        return ParComparison(_judged_us(measure, plan), par)
+    except Exception as error:  # untrusted data: whatever fails, it is the data's fault
+        return ParComparison(None, par, why_not(error, "its list is refused: "), unsafe=True)
 
 
 def _judged_us(measure: Measure, plan: Plan) -> float:
@@ -100,6 +100,6 @@ def _judged_us(measure: Measure, plan: Plan) -> float:
 
 
 def _size(size_bytes: Any) -> str:
-    """A size as a stranger states it; what is no size is quoted, its first 40 characters."""
+    """A size from an untrusted value; another value is quoted, its first 40 characters."""
     known = isinstance(size_bytes, int) and abs(size_bytes) < MAX_BYTES
     return format_bytes(size_bytes) if known else f"{size_bytes!r:.40}"

@@ -20,7 +20,7 @@ from typing import Any
 
 import pytest
 
-from ooctrain.course.cage.limits import end_with_parent
+from ooctrain.course.cage.process_limits import end_with_parent
 from ooctrain.course.interview import Interview
 from ooctrain.course.remote import AllocatorsOf, RemoteBands, RemoteLaw, RemotePlanner
 from ooctrain.course.submitted import is_file
@@ -33,7 +33,7 @@ MOST_BROKEN = 3
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """Adds the option by which a grader is told apart from a person."""
+    """Adds the option by which a grader is distinguished from a person."""
     parser.addoption("--grading", metavar="FILE", help="for `ooctrain grade`")
 
 
@@ -90,20 +90,20 @@ class _Outcomes:
         asked: `wanted` (names of test functions), `hidden` (those with hidden cases), `known`
             (names of tests), `broken` (how many of them were ended), `out` (a descriptor to write
             to).
-        interview: of the submission, if it is a file.
+        interview: interview of the submission, if it is a file.
     """
 
     def __init__(self, asked: Mapping[str, Any], interview: Interview | None):
         self.wanted, self.known, self.out = asked["wanted"], asked["known"], asked["out"]
         self.interview, self.broken = interview, asked["broken"]
         self.hidden, self.was_hidden = asked["hidden"], False
-        self.told: dict[str, str] = {}
+        self.purposes: dict[str, str] = {}
 
     def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
         """Keeps the tests that count."""
         counted = [item for item in items if getattr(item, "originalname", "") in self.wanted]
-        self._tell(collected=[_name(item.nodeid) for item in counted])
-        self.told = {item.nodeid: _in_words(item) for item in counted}
+        self._send(collected=[_name(item.nodeid) for item in counted])
+        self.purposes = {item.nodeid: _in_words(item) for item in counted}
         items[:] = [item for item in counted if _name(item.nodeid) not in self.known]
 
     def pytest_runtest_protocol(self, item: pytest.Item) -> bool | None:
@@ -111,7 +111,7 @@ class _Outcomes:
         if self.broken < MOST_BROKEN:
             return None
         why = f"not tried: {MOST_BROKEN} others had to be ended"
-        self._tell(ends=_name(item.nodeid), passed=False, why=why)
+        self._send(ends=_name(item.nodeid), passed=False, why=why)
         return True
 
     def pytest_runtest_logstart(self, nodeid: str) -> None:
@@ -124,7 +124,7 @@ class _Outcomes:
                 self.interview.close()
             self.was_hidden = hidden
             self.interview.begin()
-        self._tell(begins=_name(nodeid))
+        self._send(begins=_name(nodeid))
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         """A test ends: in its own part, or before where it could not begin."""
@@ -132,11 +132,11 @@ class _Outcomes:
             fault = self.interview.fault if self.interview is not None else ""
             self.broken += bool(fault)
             passed = report.passed and not fault
-            why = fault or _why(report, self.told.get(report.nodeid, ""))
-            self._tell(ends=_name(report.nodeid), passed=passed, why=why, of_case=not fault)
+            why = fault or _why(report, self.purposes.get(report.nodeid, ""))
+            self._send(ends=_name(report.nodeid), passed=passed, why=why, of_case=not fault)
 
-    def _tell(self, **told: Any) -> None:
-        rest = memoryview(json.dumps(told).encode() + b"\n")
+    def _send(self, **message: Any) -> None:
+        rest = memoryview(json.dumps(message).encode() + b"\n")
         while rest:
             rest = rest[os.write(self.out, rest) :]
 
@@ -153,11 +153,11 @@ def _in_words(item: pytest.Item) -> str:
     return next(iter(written.strip().splitlines()), "") or name.replace("_", " ")
 
 
-def _why(report: pytest.TestReport, told: str) -> str:
+def _why(report: pytest.TestReport, purpose: str) -> str:
     """What a test that fails says, without the way there: a sentence in the first line.
 
     Args:
-        told: what the test is for; said where an assertion has no words of its own.
+        purpose: what the test is for; said where an assertion has no words of its own.
     """
     if report.passed:
         return ""
@@ -167,5 +167,5 @@ def _why(report: pytest.TestReport, told: str) -> str:
     said = str(crash.message if crash else report.longrepr)
     said = said.removeprefix("Failed: ").removeprefix("AssertionError: ")
     if said.startswith(("assert ", "AssertionError")):
-        return f"{told.rstrip('.')}: this does not hold\n{said}"
+        return f"{purpose.rstrip('.')}: this does not hold\n{said}"
     return _CODE.sub("", said)

@@ -1,9 +1,9 @@
 """Par, computed by the library's reference, or read where a course wheel has no reference.
 
-Par is never a number in a rubric: it is computed when it is asked for. In a course wheel the
-planner or allocator that computes it is left out, so the maker of the wheel computes all par of
-the assignment beforehand, and the numbers travel in the wheel. A student's `ooctrain grade` then
-shows the same ratios as the teacher's. Read next: `handout.py`; `measures.py`, `replays.py`,
+Par is never a number in a rubric: it is computed when it is needed. In a course wheel the planner
+or allocator that computes it is left out, so the maker of the wheel computes all par of the
+assignment beforehand, and the numbers travel in the wheel. A student's `ooctrain grade` then shows
+the same ratios as the teacher's. Read next: `handout.py`; `measures.py`, `replays.py`,
 `footprints.py`, which compute.
 """
 
@@ -46,15 +46,13 @@ def _key(part: Compared) -> str:
     return repr(replace(part, points=0, full_ratio=1, none_ratio=2))
 
 
-# A submission's result next to par: a time or a number of bytes.
-#
-# Points depend only on the ratio of the two numbers, which have the same unit, so a plan's
-# microseconds and an allocator's bytes are judged alike.
+# A submission's result next to par. Points depend only on the ratio of the two numbers, which have
+# the same unit, so a plan's microseconds and an allocator's bytes are judged alike.
 
 
 @dataclass(frozen=True, slots=True)
-class BesidePar:
-    """A submission beside par, both in microseconds (`measures.py`) or in bytes (`replays.py`).
+class ParComparison:
+    """A submission and par, both in microseconds (`measures.py`) or in bytes (`replays.py`).
 
     Args:
         needed: by the submission; None where its answer does not count.

@@ -1,9 +1,9 @@
-"""A planner that runs in another process, for the laws and tests of planners.
+"""A submission's plug-in as an ordinary one, whose methods are calls to another process.
 
-A submission's process gets a trace, a budget and a machine, and answers with a plan as data. Here
-it is an ordinary `Planner`, so the same laws and tests run over it in a process that has never seen
-the submission's code. What it says of its plan is only a claim: the side that asks verifies it.
-Read next: `interview.py`; `cage/serve.py`, which answers.
+A submission's process gets plain data and answers with plain data. Here it is an ordinary
+`Planner`, `Allocator`, `BandsByHand` or `LawByHand`, so the same laws and tests run over it in a
+process that has never seen the submission's code. Its answer is only a claim: the side that asks
+verifies it. Read next: `interview.py`; `cage/serve.py`, which answers.
 """
 
 from __future__ import annotations
@@ -27,6 +27,8 @@ from ooctrain.step.trace import Trace
 from ooctrain.testing.law_by_hand import AskedArena
 from ooctrain.units import MAX_BYTES
 
+# A planner: a trace, a budget and a machine go out, a plan comes back, which is verified here.
+
 MOST_LETTERS = 80
 
 
@@ -43,7 +45,7 @@ class RemotePlanner:
     def __init__(self, interview: Interview):
         self._interview = interview
         self._sent: tuple[Trace | None, int] = (None, 0)
-        self.name = name_told(interview)
+        self.name = name_in_answer(interview)
 
     def plan(
         self, trace: Trace, budget_bytes: int, machine: Machine, *, granule: Granule = BYTES,
@@ -59,27 +61,27 @@ class RemotePlanner:
             "given": [*given], **given,
         }  # fmt: skip
         self._sent = (None, 0)
-        told = self._interview.ask(question)
+        reply = self._interview.ask(question)
         self._sent = (trace, self._interview.processes)
-        if not isinstance(told, Mapping):
+        if not isinstance(reply, Mapping):
             raise _no_plan()
-        if told.get("changed"):
+        if reply.get("changed"):
             # It did so to a copy. Harm of that kind is done here, for the law that looks for it.
             vars(trace)["variable_by_name"] = {}
-        if "refusal" in told:
-            refusal, _ = error_of(told["refusal"])
+        if "refusal" in reply:
+            refusal, _ = error_of(reply["refusal"])
             if not isinstance(refusal, Infeasible) or refusal.minimum_bytes < 0:
                 raise ConfigError(
                     "its refusal names no minimum_bytes", code="OOC-104",
                     fix="Infeasible(..., minimum_bytes=) of a budget that is enough",
                 )  # fmt: skip
             raise refusal
-        return plan_told(told.get("plan"), trace)
+        return plan_in_answer(reply.get("plan"), trace)
 
 
-def plan_told(data: Any, trace: Trace) -> Plan:
-    """A plan of a stranger, who rewrites no traces. Raises ConfigError or PlanMismatch where the
-    data is no plan.
+def plan_in_answer(data: Any, trace: Trace) -> Plan:
+    """The plan in an untrusted answer; traces are not rewritten. Raises ConfigError or PlanMismatch
+    where the data is not a plan.
     """
     if not isinstance(data, Mapping):
         raise _no_plan()
@@ -107,20 +109,16 @@ def _no_plan() -> ConfigError:
     )  # fmt: skip
 
 
-def name_told(interview: Interview) -> str:
+def name_in_answer(interview: Interview) -> str:
     """The name that a submission gives itself."""
-    told = interview.ask({"ask": "name"})
-    name = told.get("name") if isinstance(told, Mapping) else None
+    reply = interview.ask({"ask": "name"})
+    name = reply.get("name") if isinstance(reply, Mapping) else None
     return printable(name)[:MOST_LETTERS] if isinstance(name, str) else "nameless"
 
 
-# An allocator that runs in another process, for the laws and tests of allocators.
-#
-# Every method of this `Allocator` is a question to a submission's process. The memory stays here:
-# the process gets addresses, and asks back for more. What it claims, a block at an address, is
-# only a number; before the laws write there, their grounds check that there is memory at that
-# address.
-
+# An allocator: every method is a question to the submission's process. The memory stays here: the
+# process gets addresses, and asks back for more. What it claims, a block at an address, is only a
+# number; before the laws write there, their grounds check that there is memory at that address.
 
 METHODS = ("name", "granule", "budget_bytes", "allocate", "free", "stats", "check", "snapshot",
            "close")  # fmt: skip
@@ -139,12 +137,12 @@ class AllocatorsOf:
     def __call__(self, memory: Any) -> RemoteAllocator:
         sizes = {name: getattr(memory, name) for name in _SIZES if hasattr(memory, name)}
         asking = _Asking(self._interview, memory, next(_NUMBERS), self._forgotten)
-        told = _mapping(asking.ask({"ask": "make", "memory": sizes, "methods": METHODS}))
-        granule = _granule(told.get("granule"))
-        if told.get("foresees"):
-            raise ConfigError("an allocator that is told all requests before cannot be graded",
+        reply = _mapping(asking.ask({"ask": "make", "memory": sizes, "methods": METHODS}))
+        granule = _granule(reply.get("granule"))
+        if reply.get("foresees"):
+            raise ConfigError("an allocator that gets all requests before cannot be graded",
                               code="OOC-119", fix="allocators that know nothing can")  # fmt: skip
-        return (RemoteRanged if granule.ranges else RemoteAllocator)(asking, granule, told)
+        return (RemoteRanged if granule.ranges else RemoteAllocator)(asking, granule, reply)
 
 
 class _Asking:
@@ -152,23 +150,23 @@ class _Asking:
 
     Args:
         memory: the allocator's.
-        number: of the allocator there.
-        forgotten: numbers of those that nobody uses any more.
+        number: number of the allocator there.
+        forgotten: numbers of those that are no longer used.
     """
 
     def __init__(self, interview: Interview, memory: Any, number: int, forgotten: list[int]):
         self._interview, self._memory, self.number = interview, memory, number
         self.forgotten = forgotten
-        self._events: list[Event] = []  # all that it was ever told of: it may wait later
+        self._events: list[Event] = []  # all that were ever passed on: it may wait later
         self._refused: DriverError | None = None
 
     def ask(self, question: Mapping[str, Any], events: Sequence[Event] = ()) -> Any:
         """The answer; what the memory refuses is raised as it was."""
         forget, self.forgotten[:] = [*self.forgotten], []
         self._refused = None
-        told = range(len(self._events), len(self._events) + len(events))
+        numbers = range(len(self._events), len(self._events) + len(events))
         self._events += events
-        whole = {**question, "number": self.number, "forget": forget, "events": list(told)}
+        whole = {**question, "number": self.number, "forget": forget, "events": list(numbers)}
         try:
             return self._interview.ask(whole, self._called)
         except Exception as error:
@@ -199,14 +197,14 @@ class RemoteAllocator:
     Args:
         asking: the way to it.
         granule: how it rounds.
-        told: what it says of itself.
+        reply: what it says of itself.
     """
 
-    def __init__(self, asking: _Asking, granule: Granule, told: Mapping[str, Any]):
+    def __init__(self, asking: _Asking, granule: Granule, reply: Mapping[str, Any]):
         self._asking, self.granule = asking, granule
-        self.name = printable(str(told.get("name")))[:MOST_LETTERS]
-        self.budget_bytes = _size(told.get("budget_bytes"))
-        self.needs_virtual_memory = told.get("needs_virtual_memory") is True
+        self.name = printable(str(reply.get("name")))[:MOST_LETTERS]
+        self.budget_bytes = _size(reply.get("budget_bytes"))
+        self.needs_virtual_memory = reply.get("needs_virtual_memory") is True
         self._books: Mapping[str, Any] = {}  # as they came with the last answer, or nothing
         self._blocks: dict[int, Block] = {}
         self._numbers: dict[int, int] = {}  # by the identity of a block that is kept above
@@ -221,8 +219,8 @@ class RemoteAllocator:
 
     def stats(self) -> Stats:
         """Its books, by its own word."""
-        told = self._books or _mapping(self._call("stats", []))
-        return Stats(**{field.name: _whole(told.get(field.name)) for field in fields(Stats)})
+        reply = self._books or _mapping(self._call("stats", []))
+        return Stats(**{field.name: _whole(reply.get(field.name)) for field in fields(Stats)})
 
     def check(self) -> None:
         """Its own check."""
@@ -250,13 +248,13 @@ class RemoteAllocator:
         if block is not None:
             question["block"] = self._asked(block)
         self._books = {}
-        told = _mapping(self._asking.ask(question, events))
-        if method in WITH_BOOKS and isinstance(told.get("books"), Mapping):
-            self._books = told["books"]
+        reply = _mapping(self._asking.ask(question, events))
+        if method in WITH_BOOKS and isinstance(reply.get("books"), Mapping):
+            self._books = reply["books"]
         if block is not None and id(block) in self._numbers:
-            granted = told["block"][3] if isinstance(told.get("block"), list) else None
+            granted = reply["block"][3] if isinstance(reply.get("block"), list) else None
             block.granted_bytes = _whole(granted)
-        return told.get("value")
+        return reply.get("value")
 
     def _asked(self, block: Any) -> Any:
         """A block of this allocator by its number, a foreign one by its fields."""
@@ -264,12 +262,12 @@ class RemoteAllocator:
             return self._numbers[id(block)]
         return [block.id, block.address, block.requested_bytes, block.granted_bytes, block.tag]
 
-    def _new(self, told: Any) -> Block:
-        row = _mapping(told).get("block")
+    def _new(self, reply: Any) -> Block:
+        row = _mapping(reply).get("block")
         if not isinstance(row, list) or len(row) != 5 or not isinstance(row[4], str):
             raise TypeError("it gives what is not a block")
         block_id, address, requested, granted = map(_whole, row[:4])
-        number = _whole(told.get("number"))
+        number = _whole(reply.get("number"))
         block = Block(block_id, address, requested, granted, row[4])
         self._blocks[number] = block
         self._numbers[id(block)] = number
@@ -316,11 +314,8 @@ def _granule(row: Any) -> Granule:
     return Granule(_size(row[0]), row[1], _size(row[2]))
 
 
-# Bands by hand that are asked for in another process, for laws, tests and footprints.
-#
-# A submission's process gets layers and cuts and answers with rows, as data: three numbers for
-# each band and tensor. The side that asks counts with these numbers and runs none of the
-# submission's code.
+# Bands by hand: layers and cuts go out, rows come back, three numbers for each band and tensor.
+# This side counts with these numbers.
 
 
 class RemoteBands:
@@ -332,24 +327,21 @@ class RemoteBands:
 
     def __init__(self, interview: Interview):
         self._interview = interview
-        self.name = name_told(interview)
+        self.name = name_in_answer(interview)
 
     def rows(self, layers: Sequence[Sequence[int]], cuts: Sequence[int]) -> Any:
         """The submission's answer. Raises what it raises, or ValueError: no list of lists."""
         asked = {"ask": "rows", "layers": [list(layer) for layer in layers], "cuts": list(cuts)}
-        told = self._interview.ask(asked)
-        rows = told.get("rows") if isinstance(told, dict) else None
+        reply = self._interview.ask(asked)
+        rows = reply.get("rows") if isinstance(reply, dict) else None
         if not isinstance(rows, list) or not all(isinstance(band, list) for band in rows):
             raise ValueError("rows() gives no list of bands")
         return rows
 
 
-# A law that runs in another process, for the laws of laws and for hunts.
-#
-# The submission's process gets the size of an arena and a random generator's state, so it draws
-# what it would draw at home; it asks for blocks through the pipe, and answers with what its law
-# says. The arena stays on this side.
-
+# A law: the submission's process gets the size of an arena and a random generator's state, so it
+# draws what it would draw at home; it requests blocks through the pipe, and answers with the law's
+# finding. The arena stays on this side.
 
 #: Of what a law says.
 MOST_LETTERS_OF_A_REASON = 200
@@ -364,7 +356,7 @@ class RemoteLaw:
 
     def __init__(self, interview: Interview):
         self._interview = interview
-        self.name = name_told(interview)
+        self.name = name_in_answer(interview)
 
     def begin(self) -> None:
         """From now on its time counts anew."""
@@ -383,8 +375,8 @@ class RemoteLaw:
                 return {"error": error_data(KeyError(f"there is no block at {values[0]}"), "")}
 
         asked = {"ask": "try", "size": arena.size, "state": rng.getstate()}
-        told = self._interview.ask(asked, called)
-        stopped = told.get("stopped") if isinstance(told, dict) else None
+        reply = self._interview.ask(asked, called)
+        stopped = reply.get("stopped") if isinstance(reply, dict) else None
         if not isinstance(stopped, str):
             raise TypeError("check() gives no answer")
         if stopped:

@@ -1,7 +1,7 @@
 """How much of the arena an allocator needs for the blocks of a real step, compared with par.
 
-The blocks are those that a library's planner asks for in the first steps of a training; the
-allocator is asked for one after the other. It answers with addresses, which can be judged without
+The blocks are those that a library's planner requests in the first steps of a training; the
+allocator gets them one after the other. It answers with addresses, which can be judged without
 it: two blocks that live at the same time must share no byte, and the result is the extent that all
 blocks span. Addresses that break this get a reason and no extent. Read next: `submitted.py`, which
 asks; `alloc/replay.py`.
@@ -18,7 +18,7 @@ from ooctrain.alloc.dry_run import DryMemory
 from ooctrain.alloc.registry import choose_allocator
 from ooctrain.alloc.replay import peak_bytes
 from ooctrain.api import step_trace
-from ooctrain.course.par import BesidePar, known_par
+from ooctrain.course.par import ParComparison, known_par
 from ooctrain.course.rubric import BOUND, Replay
 from ooctrain.course.submitted import allocator_of, why_not
 from ooctrain.errors import OutOfDeviceMemory
@@ -36,7 +36,7 @@ ROOM = 8
 
 @lru_cache(maxsize=8)
 def log_of(part: Replay) -> AllocationLog:
-    """What the step asks for."""
+    """What the step requests."""
     step = step_trace(part.model, part.batch, None)
     budget_bytes = resolve_budget(step, part.budget, GRANULE)
     planner, where = get_planner(part.planner), machine(part.machine)
@@ -45,7 +45,7 @@ def log_of(part: Replay) -> AllocationLog:
 
 
 def addresses_given(log: AllocationLog, allocator: Allocator) -> list[int]:
-    """Where an allocator puts the blocks of a log, in the order in which they are asked for."""
+    """Where an allocator puts the blocks of a log, in the order in which they are requested."""
     live: dict[int, Block] = {}
     addresses = []
     for request in log.requests:
@@ -99,7 +99,7 @@ def _computed_bytes(part: Replay) -> int:
     return extent_bytes(log, addresses_given(log, choice.make(DryMemory(arena_bytes))))
 
 
-def replayed(part: Replay, submission: str, limit_s: float) -> BesidePar:
+def replayed(part: Replay, submission: str, limit_s: float) -> ParComparison:
     """Asks a submission for addresses, and judges them: extents in bytes."""
     par, log = par_bytes(part), log_of(part)
     arena_bytes = ROOM * peak_bytes(log.requests)
@@ -110,10 +110,10 @@ def replayed(part: Replay, submission: str, limit_s: float) -> BesidePar:
     except OutOfDeviceMemory as refusal:
         arena = format_bytes(arena_bytes)
         why = f"it has no room in {arena}, {ROOM} x what lives: {refusal.what}"
-        return BesidePar(None, par, why.splitlines()[0])
-    except Exception as error:  # a stranger's: whatever fails, it is the submission's fault
-        return BesidePar(None, par, why_not(error))
+        return ParComparison(None, par, why.splitlines()[0])
+    except Exception as error:  # untrusted: whatever fails, it is the submission's fault
+        return ParComparison(None, par, why_not(error))
     try:
-        return BesidePar(extent_bytes(log, addresses), par)
+        return ParComparison(extent_bytes(log, addresses), par)
     except (ValueError, KeyError, TypeError) as error:
-        return BesidePar(None, par, f"its addresses are refused: {error}", unsafe=True)
+        return ParComparison(None, par, f"its addresses are refused: {error}", unsafe=True)

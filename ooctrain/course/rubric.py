@@ -2,7 +2,7 @@
 
 A `Rubric` is read from the folder of an assignment. Every number of the assignment (points, limits,
 what is measured against what) stands in one file that a teacher can edit without reading code. Only
-par is not in the file: it is computed when it is asked for, so it cannot be out of date. Read next:
+par is not in the file: it is computed when it is requested, so it cannot be out of date. Read next:
 `tutorials/assignments/lru_planner/grade.toml`, then `grade.py`.
 """
 
@@ -28,7 +28,7 @@ RUBRIC = "grade.toml"
 KINDS = {
     "planner": "measures", "allocator": "replays", "bands": "footprints", "law": "hunts",
 }  # fmt: skip
-#: {what is written: the laws that nobody passes without}: a list that is wrong, blocks that lie on
+#: {what is written: the laws that are needed to pass}: a list that is wrong, blocks that lie on
 #: each other, rows that are not there. A rubric may name more.
 SAFETY = {
     "planner": ("plans are legal", "results are exact"),
@@ -51,7 +51,7 @@ class Laws:
     Args:
         points: for all of them together, the same for each.
         examples: random cases for each law.
-        required: names of laws that nobody passes without, beside those of `SAFETY`.
+        required: names of laws that are needed to pass, with those of `SAFETY`.
     """
 
     points: float
@@ -66,7 +66,7 @@ class Tests:
     Args:
         file: in the assignment's folder.
         points: {test function: points}; other tests of the file do not count.
-        required: those that nobody passes without.
+        required: those that are needed to pass.
         hidden: those whose cases depend on the seed: a student's report does not show them.
     """
 
@@ -78,7 +78,7 @@ class Tests:
 
 @dataclass(frozen=True, slots=True)
 class Measure:
-    """A real step that is planned and timed, beside par.
+    """A real step that is planned and timed, compared with par.
 
     Args:
         model, batch: the training step.
@@ -103,11 +103,11 @@ class Measure:
 
 @dataclass(frozen=True, slots=True)
 class Replay:
-    """A real step whose blocks an allocator has to place, beside par.
+    """A real step whose blocks an allocator has to place, compared with par.
 
     Args:
-        model, batch, budget, machine: of the step that is planned.
-        planner: of the library, that plans it; values move as a whole.
+        model, batch, budget, machine: describe the step that is planned.
+        planner: the library's planner that plans it; values move as a whole.
         par: an allocator of the library, or "bound": the most that lives at one time.
         points, full_ratio, none_ratio: as in `Measure`.
     """
@@ -125,7 +125,7 @@ class Replay:
 
 @dataclass(frozen=True, slots=True)
 class BandsPart:
-    """A network that runs in bands of rows, beside the library's own frontiers.
+    """A network that runs in bands of rows, compared with the library's own frontiers.
 
     Args:
         model: whose longest chain is cut; rows: of its image; bands: how many.
@@ -179,7 +179,7 @@ class Rubric:
     """What is counted, and how much of it passes.
 
     Args:
-        folder: of the assignment.
+        folder: folder of the assignment.
         kind: what is written, of `KINDS`.
         submission: "file.py:Class" in that folder, graded where nothing else is named.
         pass_points: the least that passes.

@@ -3,7 +3,7 @@
 A submission is named by a file or by a name. The code of a file is not trusted, so it is asked in a
 process of its own, under a time limit, which lives as long as it is asked. A name stands for a
 planner or an allocator of the library, or of a package that the teacher has installed, and is
-simply called. Read next: `interview.py`, `remote.py`, `remote.py`; `measures.py`,
+simply called. Read next: `interview.py`, `remote.py`; `measures.py`,
 `replays.py`, `footprints.py`, which ask.
 """
 
@@ -16,7 +16,13 @@ from typing import Any
 
 from ooctrain.alloc.registry import choose_allocator
 from ooctrain.course.interview import Interview, NoCage
-from ooctrain.course.remote import AllocatorsOf, RemoteBands, RemoteLaw, RemotePlanner, name_told
+from ooctrain.course.remote import (
+    AllocatorsOf,
+    RemoteBands,
+    RemoteLaw,
+    RemotePlanner,
+    name_in_answer,
+)
 from ooctrain.errors import ConfigError
 from ooctrain.execution.planners import get_planner
 from ooctrain.plugins import parse_spec
@@ -40,7 +46,7 @@ class Introduced:
 
 
 def is_file(submission: str) -> bool:
-    """Whether a submission is somebody's file, and not a name."""
+    """Whether a submission is a file, and not a name."""
     return bool(parse_spec(submission).file)
 
 
@@ -97,13 +103,13 @@ def introduced(submission: str, kind: str, limit_s: float) -> Introduced:
         return Introduced("", ())
     with Interview(submission, kind, limit_s) as interview:
         try:
-            name_told(interview)
+            name_in_answer(interview)
             if kind == "allocator":
                 choose_allocator(AllocatorsOf(interview), SAMPLE_BYTES, binding=False)
             fault = ""
         except NoCage:
             raise
-        except Exception as error:  # a stranger's code: whatever fails, it cannot be asked
+        except Exception as error:  # untrusted code: whatever fails, it cannot be run
             fault = why_not(error)
         return Introduced(fault, interview.applied)
 

@@ -50,7 +50,7 @@ class Shape:
     """What a model must fit.
 
     Args:
-        channels, height, width: of the images.
+        channels, height, width: channels, height and width of the images.
         classes: number of classes; for images as targets, their channels.
         target: "class": a class number for each image; "pixels": one for each pixel; "image":
             another image.
@@ -65,10 +65,10 @@ class Shape:
 
 @dataclass(frozen=True, slots=True)
 class DataIdentity:
-    """What tells a data set from another one, or from itself after a change.
+    """What distinguishes a data set from another one, or from itself after a change.
 
     Args:
-        count: of samples.
+        count: number of samples.
         classes: their names, in order; none where they have no names.
         fingerprint: a hash of what is known of the samples without reading files; "" where nothing
             is.
@@ -164,7 +164,7 @@ def take(dataset: Dataset, indices: np.ndarray, *, as_bytes: bool | None = None)
 
     Args:
         as_bytes: by its own `take_bytes`, if it has one: images as they are kept or shown, uint8,
-            for a model that normalises them itself. None: as whatever asks for this wants them.
+            for a model that normalises them itself. None: as the caller wants them.
 
     Raises:
         ShapeError: what it gives is not an array of real numbers.

@@ -2,7 +2,7 @@
 
 pooch fetches a file, compares it with the checksum given here, and keeps it. A file that is there
 already is not fetched again, and one that arrives altered is refused. Nothing is fetched unless the
-user asks for it (`--download`). Source: https://www.fatiando.org/pooch. Read next: `cifar10.py`.
+user requests it (`--download`). Source: https://www.fatiando.org/pooch. Read next: `cifar10.py`.
 """
 
 from __future__ import annotations

@@ -13,13 +13,13 @@ from types import ModuleType
 from ooctrain.errors import ConfigError
 
 
-def extra(name: str, package: str, who: str, otherwise: str = "") -> ModuleType:
+def extra(name: str, package: str, users: str, otherwise: str = "") -> ModuleType:
     """A module of the extra `data`.
 
     Args:
-        name: of the module, such as "PIL.Image".
+        name: name of the module, such as "PIL.Image".
         package: that brings it, such as "Pillow".
-        who: needs it, in the plural.
+        users: what needs it, in the plural.
         otherwise: what one can do without it.
 
     Raises:
@@ -29,7 +29,7 @@ def extra(name: str, package: str, who: str, otherwise: str = "") -> ModuleType:
         return import_module(name)
     except ImportError as error:
         raise ConfigError(
-            f"{who} need {package}, which is not installed",
+            f"{users} need {package}, which is not installed",
             code="OOC-108",
             fix='pip install "ooctrain[data]"' + (f", or {otherwise}" if otherwise else ""),
         ) from error

@@ -3,7 +3,7 @@
 The files are root/train/<class>/*.png and root/val/<class>/*.png, or root/<class>/*.png. Of the
 latter about every fifth is for testing: which ones follows from a hash of each file's path below
 the folder of the classes, and from nothing else. So a file stays on its side, whatever is added or
-removed. Hidden files and folders are no data. Images are in colour; their shorter side is scaled
+removed. Hidden files and folders are left out. Images are in colour; their shorter side is scaled
 and the middle cut out. Needs the extra `data`. Read next: `picture.py`, then `synthetic.py`.
 """
 
@@ -41,7 +41,7 @@ MEAN, STD = (123.7, 116.3, 103.5), (58.4, 57.1, 57.4)
 
 
 class ImageFolder:
-    """Decodes an image when it is asked for.
+    """Decodes an image when it is requested.
 
     Args:
         files: paths with the number of their class.
@@ -88,7 +88,7 @@ class ImageFolder:
 
 
 def image_folder(root: str | Path, train: bool = True, image_size: int = 224) -> ImageFolder:
-    """Images in one folder for each class, decoded when they are asked for.
+    """Images in one folder for each class, decoded when they are requested.
 
     The header of each file is read at once, so what it says is found before training.
 

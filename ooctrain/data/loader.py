@@ -34,7 +34,7 @@ class DataLoader:
         batch_size: samples in a batch; the last one of an epoch may be smaller.
         shuffle: a new order each epoch.
         drop_last: leaves a smaller last batch out.
-        seed: of the order, and of what chance does to the images.
+        seed: seed of the order, and of what chance does to the images.
         prefetch: batches read ahead by threads; 0 reads in the caller.
         num_workers: threads that read; batches are the same, whatever their number.
         transform: changes each image as it is read, see `transforms`; of data whose targets are
@@ -91,13 +91,13 @@ class DataLoader:
         ahead: only then does the loader's state count it.
 
         Args:
-            ahead: False: no batch is read before it is asked for, as there is no memory for it.
+            ahead: False: no batch is read before it is requested, as there is no memory for it.
             as_bytes: images come as uint8 where the data set has them so (`dataset.take`).
         """
         epoch, first = self._next
         self._next = (epoch + 1, 0)
         for position, batch in enumerate(self._read(epoch, first, ahead, as_bytes), first + 1):
-            # After its last batch an epoch is over, whether or not somebody asks for one more.
+            # After its last batch an epoch is over, whether or not one more is requested.
             state = (epoch, position) if position < len(self) else (epoch + 1, 0)
             yield batch, partial(setattr, self, "_state", state)
 
@@ -154,7 +154,7 @@ class DataLoader:
 def _read_ahead(
     read: Callable[[np.ndarray], Batch], batches: list[np.ndarray], workers: int, ahead: int
 ) -> Iterator[Batch]:
-    """Batches in order; threads read up to `ahead` of them before they are asked for."""
+    """Batches in order; threads read up to `ahead` of them before they are requested."""
     waiting = iter(batches)
     with ThreadPoolExecutor(min(workers, ahead), thread_name_prefix="ooctrain-reader") as pool:
         ready: deque[Future[Batch]] = deque()

@@ -62,7 +62,7 @@ def pixels(path: Path, side: int) -> np.ndarray:
 
     Raises:
         DataFormatError: Pillow cannot read it; it has more than `MOST_PIXELS` pixels, before it is
-            scaled or afterwards (then it is not decoded); or values that are no shade of grey.
+            scaled or afterwards (then it is not decoded); or values that are not shades of grey.
     """
     try:
         with pillow().open(path) as image:
@@ -116,7 +116,7 @@ def _grey(path: Path, image: Any) -> Any:
     if not (low >= 0 and high <= most):
         kind = "floats" if floats else f"numbers of {_bits(image)} bits"
         raise DataFormatError(
-            f"{path} holds {kind}, and they are no shades of grey", path=str(path),
+            f"{path} holds {kind}, and they are not shades of grey", path=str(path),
             numbers=f"from {low:g} to {high:g}; black is 0 and white {most:g}",
             fix="scale it, and write it again with 8 or 16 bits",
         )  # fmt: skip

@@ -1,8 +1,7 @@
-"""Random images that can be learned, of any number, size and number of classes.
+"""Random images that can be learned, of any number, size, number of classes.
 
 Each class has a fixed coarse pattern, which each sample covers with noise. Sample i depends on
-(seed, i) alone, so nothing is stored and any order gives the same images. Read next:
-`synthetic.py`.
+(seed, i) alone, so nothing is stored and any order gives the same images. Read next: `dataset.py`.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ class Synthetic:
     Args:
         samples: how many.
         shape: channels, extents and classes.
-        seed: of patterns and noise.
+        seed: seed of patterns and noise.
         first: number of the first sample (the test part starts far behind the training part).
     """
 
@@ -73,15 +72,15 @@ def synthetic(
 
     Args:
         train: else the test part: a quarter of the samples, with other noise.
-        samples: of the training part.
-        seed: of patterns and noise.
+        samples: samples of the training part.
+        seed: seed of patterns and noise.
     """
     shape = Shape(channels, image_size, image_size, classes)
     return Synthetic(part_samples(samples, train), shape, seed, 0 if train else TEST_OFFSET)
 
 
 def part_samples(samples: int, train: bool) -> int:
-    """Samples of the training part, or of the test part beside it: a quarter as many."""
+    """Samples of the training part, or of the test part: a quarter as many."""
     return samples if train else max(1, samples // 4)
 
 
@@ -96,11 +95,9 @@ def uniform(size: tuple[int, ...], *key: int) -> np.ndarray:
     return ((words >> np.uint64(40)).astype(np.float32) * np.float32(2.0**-23) - 1).reshape(size)
 
 
-# Random images whose target is a map: a class for each pixel, or another image.
-#
-# Each sample has a coarse map of its own, enlarged; the image shows it through noise, or the
-# target paints it in colours. As in `synthetic.py`, sample i depends on (seed, i) alone. What is
-# to be learned here is local, so a network for maps can learn it from few samples.
+# Images whose target is a map: a class for each pixel, or another image. Each sample has a coarse
+# map of its own, enlarged; the image shows it through noise, or the target paints it in colours.
+# What is to be learned is local, so a network for maps can learn it from few samples.
 
 
 class SyntheticPixels(Synthetic):
@@ -135,8 +132,8 @@ def synthetic_pixels(
 
     Args:
         train: else the test part: a quarter of the samples, with maps of its own.
-        samples: of the training part.
-        seed: of maps and noise.
+        samples: samples of the training part.
+        seed: seed of maps and noise.
     """
     shape = Shape(channels, image_size, image_size, classes, "pixels")
     return SyntheticPixels(part_samples(samples, train), shape, seed, 0 if train else TEST_OFFSET)

@@ -92,7 +92,7 @@ def random_split(
     Args:
         lengths: samples in each part; or shares that add up to 1, rounded down, the samples that
             are left going to the first parts one by one, as in PyTorch.
-        seed: of the order.
+        seed: seed of the order.
 
     Raises:
         ConfigError: the lengths do not add up to the data set's.

@@ -72,7 +72,7 @@ class RandomCrop:
         size: height and width of the part, or one number for both.
         padding: pixels around the image before: one number, (left and right, top and bottom), or
             (left, top, right, bottom).
-        fill: of these pixels, where `padding_mode` is "constant".
+        fill: value of these pixels, where `padding_mode` is "constant".
         padding_mode: "constant", "edge", "reflect" or "symmetric".
 
     Raises:
@@ -227,8 +227,8 @@ def transformed(
     """A batch of images, each changed by its own random numbers.
 
     Args:
-        key: what they depend on besides the number of the sample: (seed, epoch).
-        numbers: of the samples.
+        key: what they depend on, with the number of the sample: (seed, epoch).
+        numbers: numbers of the samples.
 
     Raises:
         ConfigError: the transform leaves images of several shapes.
@@ -247,7 +247,7 @@ def transformed(
 
 
 def _room(image: np.ndarray, size: tuple[int, int]) -> tuple[int, int]:
-    """Rows and columns that are left beside a part of this size."""
+    """Rows and columns that a part of this size leaves."""
     rows, columns = image.shape[1] - size[0], image.shape[2] - size[1]
     if min(rows, columns) < 0:
         raise ConfigError(

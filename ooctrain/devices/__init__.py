@@ -1,5 +1,5 @@
-"""Devices: memory, streams, copies and kernel launches, as the executor asks for them.
+"""Devices: memory, streams, copies and kernel launches, as the executor requests them.
 
 A budget and a link give a `Device` on CPU cores or on a GPU; in tests other drivers replace the
-GPU's. Read next: `base.py`, which defines a device, then `cpu/device.py`.
+GPU's. Read next: `interface.py`, which defines a device, then `cpu/device.py`.
 """

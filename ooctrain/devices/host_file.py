@@ -3,7 +3,7 @@
 A `HostFile` copies between memory and bytes of the slab as the copy engines ask it to. It has
 addresses of its own, above all of memory, so `copy(target, source, bytes)` goes either way and an
 engine knows no difference. A copy is cut into pieces at fixed places of the file, and several
-pieces are on their way at once, since a disk that is asked for one thing at a time idles between
+pieces are on their way at once, since a disk with one request at a time idles between
 them. Past the page cache a file is written in whole blocks: a piece that begins or ends inside one
 is read, changed and written back, alone; its memory need not be aligned, for it goes through a
 buffer that is. Where the page cache cannot be passed by, every copy out waits for the disk and
@@ -50,7 +50,7 @@ class HostFile:
 
     Args:
         spill: where.
-        size_bytes: of the slab; whole blocks are taken on the disk.
+        size_bytes: size of the slab; whole blocks are taken on the disk.
         calls: on the file.
         piece_bytes: what is read or written in one call, whole blocks.
 
@@ -61,7 +61,7 @@ class HostFile:
         kept: for another session: `close` does nothing (`KeptFile`).
 
     Raises:
-        ConfigError: nothing, or not so much, can be spilled to the folder.
+        ConfigError: the folder is not writable or has too little space.
     """
 
     address = BASE_ADDRESS
@@ -89,7 +89,7 @@ class HostFile:
         """Makes it the slab of another session; its bytes are not looked at. The space grows.
 
         Raises:
-            ConfigError: there is not so much space; the slab is as before.
+            ConfigError: there is too little space; the slab is as before.
         """
         wanted_bytes = max(1, -(-size_bytes // BLOCK_BYTES)) * BLOCK_BYTES
         if wanted_bytes > self.reserved_bytes:
@@ -265,10 +265,10 @@ class KeptFile:
 
         Args:
             spill: where; another place, or another rate, is another file.
-            size_bytes: of the slab.
+            size_bytes: size of the slab.
 
         Raises:
-            ConfigError: nothing, or not so much, can be spilled to the folder.
+            ConfigError: the folder is not writable or has too little space.
         """
         if self._spill != spill:
             self.close()

@@ -51,7 +51,10 @@ _NO_RESERVING = (errno.EINVAL, errno.EOPNOTSUPP, errno.ENOSYS)
 #: {errno: what it means of the folder, what mends it}
 MEANINGS: Mapping[int, tuple[str, str]] = {
     errno.ENOENT: ("is not there", "mkdir -p the folder, or name another one"),
-    errno.ENOTDIR: ("is no folder", "name a folder; the file in it is made and removed by itself"),
+    errno.ENOTDIR: (
+        "is not a folder",
+        "name a folder; the file in it is made and removed by itself",
+    ),
     errno.EACCES: ("may not be written to", "a folder that this user may write to"),
     errno.EPERM: ("may not be written to", "a folder that this user may write to"),
     errno.EROFS: ("is read-only", "a folder on a disk that is mounted for writing"),
@@ -126,7 +129,7 @@ class SpillPlace:
 
 
 class FileCalls:
-    """The system's calls on the file; each may raise OSError, and move less than was asked for."""
+    """The system's calls on the file; each may raise OSError, and move less than was requested."""
 
     def file_system(self, folder: str) -> int:
         """The number of the file system's type (statfs); 0 where the system has no such call."""
@@ -180,7 +183,7 @@ class FileCalls:
             fcntl.fcntl(file, fcntl.F_SETFL, flags | flag if wanted else flags & ~flag)
 
     def is_cached(self, file: int) -> bool:
-        """Whether the page cache holds the first block (mincore); False where nobody says."""
+        """Whether the page cache holds the first block (mincore); False where that is unknown."""
         mincore = getattr(ctypes.CDLL(None), "mincore", None) if os.name == "posix" else None
         if mincore is None:
             return False
@@ -248,7 +251,7 @@ def open_file(folder: str, size_bytes: int, calls: FileCalls) -> tuple[int, bool
     """A file of whole blocks whose space is taken, and whether it passes the page cache by.
 
     Raises:
-        ConfigError: nothing, or not so much, can be spilled to the folder.
+        ConfigError: the folder is not writable or has too little space.
     """
     try:
         if not os.path.isdir(folder):
@@ -284,7 +287,7 @@ def refusal(
     folder: str, error: OSError, size_bytes: int = 0, calls: FileCalls | None = None,
     more: str = "",
 ) -> ConfigError:  # fmt: skip
-    """Why nothing, or not so much (more), can be spilled to a folder."""
+    """Why the folder cannot be written to, or has too little space (for this much more)."""
     known = MEANINGS.get(error.errno or 0)
     what, fix = known or (f"cannot be used: {os.strerror(error.errno or 0)}", "another folder")
     numbers = ""

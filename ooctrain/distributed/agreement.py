@@ -38,7 +38,7 @@ def agree_on_step(ranks: Ranks, given: Given, step: Trace, values: Mapping[str, 
 
     Args:
         step: as traced, before any rewrite.
-        values: of parameters, buffers and optimizer slots, by name.
+        values: values of parameters, buffers and optimizer slots, by name.
 
     Raises:
         RanksDiffer: on all ranks.

@@ -54,8 +54,8 @@ class TakeMessage(Op):
     """Takes the result of a message: its bytes, cut into arrays.
 
     Args:
-        specs: of the arrays: the sums; or of everybody's, those of rank 0 first.
-        kinds: of the variables that they are.
+        specs: shapes and types of the arrays: the sums; or of those of all ranks, rank 0's first.
+        kinds: kinds of the variables that they are.
     """
 
     message: Message

@@ -4,9 +4,8 @@ MPI may add in any order, so its allreduce need not give the bits of a second ru
 of one rank that takes the parts one after the other. Here rank r receives part r of every rank
 (all-to-all) and adds these in rank order, and all ranks receive all sums (allgather). The traffic
 is that of a ring, but the order is fixed. Both halves run while the step computes; the end of a
-half is noticed whenever a call of this file is made. Ranks notice it at different times, and one
-channel needs one order, so the second halves have a channel of their own. Read next: `calls.py`;
-`exchange.py`.
+half is noticed whenever a function here is called. Ranks notice it at different times, and one
+channel needs one order, so the second halves have a channel of their own. Read next: `calls.py`.
 """
 
 from __future__ import annotations
@@ -22,11 +21,10 @@ import numpy as np
 from ooctrain.errors import RanksDiffer
 from ooctrain.step.network import Message, Network
 
-# The interface that connects ranks, by MPI (`mpi.py`) or by threads (`testing/ranks.py`).
-#
-# A few verbs are enough to get all ranks' arrays and small values, and the two that move arrays
-# return at once. All ranks call the verbs of one channel in the same order; channels know nothing
-# of each other.
+# The interface that connects ranks, by MPI (`mpi.py`) or by threads (`testing/thread_ranks.py`): a
+# few verbs with all ranks' arrays and small values, of which the two that move arrays return at
+# once. All ranks call the verbs of one channel in the same order; channels are independent of each
+# other.
 
 
 class OngoingExchange(Protocol):
@@ -54,9 +52,9 @@ class Communicator(Protocol):
         """Part r of `send` goes to rank r; what rank s sends here becomes row s of `receive`."""
 
     def start_gathering(self, send: np.ndarray, receive: np.ndarray) -> OngoingExchange:
-        """All of `send` goes to everybody; what rank s sends becomes row s of `receive`."""
+        """All of `send` goes to all ranks; what rank s sends becomes row s of `receive`."""
 
-    def everybodys(self, value: Any) -> list[Any]:
+    def all_ranks(self, value: Any) -> list[Any]:
         """Small values of all ranks, in rank order."""
 
     def of_the_first(self, value: Any) -> Any:
@@ -77,7 +75,7 @@ class _UnderWay:
     """A message whose result has not been fetched yet.
 
     Args:
-        send, receive: of the half that is going on.
+        send, receive: buffers of the half that is going on.
         due_ns: when an imposed network would have it there.
     """
 
@@ -92,10 +90,10 @@ class _UnderWay:
 @dataclass(frozen=True, slots=True)
 class MessageSpan:
     """When a message was under way, by `time.perf_counter_ns`: on the imposed network, else until
-    somebody noticed that it is there.
+    its arrival was noticed.
 
     Args:
-        waited_ns: how long this rank waited for the network after it had asked for the result;
+        waited_ns: how long this rank waited for the network after it had requested the result;
             on an imposed network without what it waited for ranks that were late.
     """
 
@@ -113,7 +111,7 @@ class Exchange:
         network: imposed on messages, so that they take as long as on a slower one.
 
     Attributes:
-        spans: of the messages of the last step.
+        spans: spans of the messages of the last step.
     """
 
     def __init__(self, communicator: Communicator, network: Network | None = None):
@@ -158,7 +156,7 @@ class Exchange:
         """The bytes of a message's result; valid until the next call.
 
         Returns:
-            uint8: the sums, one behind the other; or everybody's bytes, in rank order.
+            uint8: the sums, one behind the other; or the bytes of all ranks, in rank order.
         """
         item, asked_ns = self._under_way.pop(number), time.perf_counter_ns()
         while item in self._to_sum:
@@ -188,10 +186,10 @@ class Exchange:
         total = parts[0]
         for part in parts[1:]:
             np.add(total, part, out=total)
-        # The first half is over, so its send buffer is free for everybody's sums.
-        own, everybodys = item.receive[: total.nbytes], item.send
-        item.send, item.receive = item.receive, everybodys
-        rows = everybodys.reshape(item.message.ranks, -1)
+        # The first half is over, so its send buffer is free for the sums of all ranks.
+        own, all_ranks = item.receive[: total.nbytes], item.send
+        item.send, item.receive = item.receive, all_ranks
+        rows = all_ranks.reshape(item.message.ranks, -1)
         item.request = self._second.start_gathering(own, rows)
 
     def _expect_turn(self, message: Message) -> None:

@@ -66,7 +66,7 @@ class MpiCommunicator:
         """See `Communicator`."""
         return MpiRequest(self._mpi.Iallgather(send, receive))
 
-    def everybodys(self, value: Any) -> list[Any]:
+    def all_ranks(self, value: Any) -> list[Any]:
         """See `Communicator`."""
         return list(self._mpi.allgather(value))
 
@@ -111,7 +111,7 @@ def world(
 
 
 def find_mpiexec() -> str:
-    """The program that starts ranks: beside the interpreter, where pip puts that of the mpich
+    """The program that starts ranks: next to the interpreter, where pip puts that of the mpich
     wheel, or on the path.
 
     Raises:
@@ -127,7 +127,7 @@ def find_mpiexec() -> str:
     return found
 
 
-def ranks_beside() -> int:
+def launcher_of_ranks() -> int:
     """How many ranks a launcher of MPI has started on this machine, this one included; as many as
     there are, where it does not say."""
     return _from_launcher(_COUNTS_HERE) or launched_ranks()

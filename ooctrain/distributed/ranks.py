@@ -1,4 +1,4 @@
-"""The ranks of one training: who they are, what they must have in common, what each of them reads.
+"""The ranks of one training: their number, what they must have in common, what each of them reads.
 
 A communicator gives `Ranks`, which a `Trainer` takes. Each rank holds the whole model and takes an
 equal part of every batch, and the ranks exchange gradients in buckets. All sums are in rank order,
@@ -120,28 +120,28 @@ class Ranks:
         Facts that were found to be the same cost one exchange of 32 bytes.
 
         Raises:
-            RanksDiffer: on all ranks, naming who differs from rank 0, in what.
+            RanksDiffer: on all ranks, naming the rank that differs from rank 0, in what.
         """
         if self.count == 1:
             return
         self._left = False
-        told = {"version": ooctrain.__version__}
-        told |= {name: repr(value) for name, value in facts.items()}
-        digest = hashlib.sha256(repr(sorted(told.items())).encode()).hexdigest()
-        if len(set(self._communicator.everybodys(digest))) == 1:
+        own_facts = {"version": ooctrain.__version__}
+        own_facts |= {name: repr(value) for name, value in facts.items()}
+        digest = hashlib.sha256(repr(sorted(own_facts.items())).encode()).hexdigest()
+        if len(set(self._communicator.all_ranks(digest))) == 1:
             return
-        everybodys = self._communicator.everybodys(told)
-        for rank, its in enumerate(everybodys):
+        all_ranks = self._communicator.all_ranks(own_facts)
+        for rank, its in enumerate(all_ranks):
             if _LEFT in its:
                 raise RanksDiffer(
                     f"rank {rank} has left: {its[_LEFT]}", where="between two steps",
                     fix="all ranks have the values of the same step; begin again together",
                 )  # fmt: skip
-        first = everybodys[0]
+        first = all_ranks[0]
         found = [
             f"rank {rank}: {name} {_short(its.get(name, 'none'))}, "
             f"rank 0: {_short(first.get(name, 'none'))}"
-            for rank, its in enumerate(everybodys)
+            for rank, its in enumerate(all_ranks)
             for name in sorted(first.keys() | its.keys())
             if its.get(name) != first.get(name)
         ]
@@ -185,19 +185,19 @@ class Ranks:
 
     def any(self, flag: bool) -> bool:
         """Whether any rank says so; all ranks ask together."""
-        return flag if self.count == 1 else any(self._communicator.everybodys(flag))
+        return flag if self.count == 1 else any(self._communicator.all_ranks(flag))
 
     def ends_alike(self, why: str, patience_s: float = PATIENCE_S) -> bool:
         """Whether all ranks end here for the same reason; waits so long for them to say so."""
         mine = np.frombuffer(hashlib.sha256(why.encode()).digest(), np.uint8).copy()
-        everybodys = np.empty((self.count, mine.size), np.uint8)
-        request = self._ends.start_gathering(mine, everybodys)
+        all_ranks = np.empty((self.count, mine.size), np.uint8)
+        request = self._ends.start_gathering(mine, all_ranks)
         until = time.monotonic() + patience_s
         while not request.over():
             if time.monotonic() > until:
                 return False
             time.sleep(0.01)
-        return bool((everybodys == mine).all())
+        return bool((all_ranks == mine).all())
 
     def abort(self) -> None:
         """Ends all ranks at once, with status 1."""

@@ -4,7 +4,7 @@ A bucket of gradients is sent as soon as it is full, while backward goes on. It 
 parameters are updated, when later buckets are under way. Values that depend on the labels or
 statistics of all ranks are handled the same way: sent early, received late. So the step is still
 one list of calls, whose order decides everything. Read next: `calls.py`; `../tracing.py`, which
-calls this; `recording.py`.
+calls this.
 """
 
 from __future__ import annotations
@@ -27,13 +27,11 @@ from ooctrain.step.network import Message
 from ooctrain.step.op import Op, Site, Spec, require
 from ooctrain.step.trace import Kind
 
-# Batch norm by the statistics of the whole batch, whose parts lie on several ranks.
-#
-# The parts are of one size, so the mean of the batch is the mean of the parts' means, and its
-# variance is the mean of their variances plus the variance of their means. In the gradient, which
-# passes through the statistics, the two sums over all values are sums over ranks. Both exchanges
-# take place in the middle of the step, where all ranks wait. The bits are not those of one rank
-# with the whole batch, which adds in another order. Source: Chan, Golub, LeVeque 1979, for
+# Batch norm by the statistics of the whole batch, whose parts, all of one size, lie on several
+# ranks. The mean of the batch is the mean of the parts' means, and its variance is the mean of
+# their variances plus the variance of their means; in the gradient, two sums over all values are
+# sums over ranks. Both exchanges take place in the middle of the step, where all ranks wait. The
+# bits are not those of one rank with the whole batch. Source: Chan, Golub, LeVeque 1979, for
 # variances of parts.
 
 
@@ -101,11 +99,14 @@ def joined_statistics(
     """
     mean, _, var = found
     path = tape.site.prefix(JoinedStatistics())
-    everybodys = messages.everybodys(f"{path}.sync", (mean, var), "stat")
-    together = [tensor for row in everybodys for tensor in row]
+    all_ranks = messages.all_ranks(f"{path}.sync", (mean, var), "stat")
+    together = [tensor for row in all_ranks for tensor in row]
     statistics = tape.call(JoinedStatistics(eps), together)
-    apply = SyncedBatchNormApply(rows=rows * len(everybodys), messages=messages)
+    apply = SyncedBatchNormApply(rows=rows * len(all_ranks), messages=messages)
     return statistics, apply
+
+
+# Recording.
 
 
 class _Sent(NamedTuple):
@@ -118,7 +119,7 @@ class _Sent(NamedTuple):
 
 
 class _Later(NamedTuple):
-    """An update of running statistics, put off until everybody's are there."""
+    """An update of running statistics, put off until those of all ranks are there."""
 
     op: Op
     statistics: tuple[Tensor, ...]
@@ -150,10 +151,10 @@ class PartOfRank(Parts):
                 self._states_read[tensor] = op.name
 
     def puts_off(self, op: Op, ins: Sequence[Tensor], states: Sequence[Tensor], site: Site) -> bool:
-        """Whether an update waits for everybody's statistics; it is noted then."""
+        """Whether an update waits for all ranks' statistics; it is noted then."""
         if site.phase != "forward" or self._sync:
             return False
-        changed = set(states)  # which knows them by who they are
+        changed = set(states)  # which knows them by identity
         statistics = tuple(tensor for tensor in ins if tensor not in changed)
         self.later.append(_Later(op, statistics, tuple(states), site))
         return True
@@ -161,7 +162,7 @@ class PartOfRank(Parts):
     def batch_statistics(
         self, tape: Tape, found: tuple[Tensor, ...], eps: float, rows: int
     ) -> tuple[tuple[Tensor, ...], BatchNormApply, int]:
-        """Those of the whole batch where they are asked for."""
+        """Those of the whole batch where they are requested."""
         if not self._sync:
             return super().batch_statistics(tape, found, eps, rows)
         statistics, apply = joined_statistics(tape, self._messages, found, eps, rows)
@@ -196,17 +197,17 @@ class Messages:
         return _Sent(path, message, byte, tensors)
 
     def take(self, sent: _Sent, specs: Sequence[Spec], kind: Kind) -> tuple[Tensor, ...]:
-        """The result of a message as arrays: sums, or everybody's in rank order."""
+        """The result of a message as arrays: sums, or those of all ranks in rank order."""
         op = TakeMessage(sent.message, tuple(specs), (kind,) * len(specs), self._ranks.exchange)
         with self._tape.paused(), self._tape.at(path=sent.path, leaf=True, forward_of=None):
             return self._tape.call(op, (sent.byte,))
 
-    def everybodys(self, path: str, tensors: Sequence[Tensor], kind: Kind) -> list[list[Tensor]]:
-        """Arrays of all ranks, in rank order; asked for and waited for at once."""
+    def all_ranks(self, path: str, tensors: Sequence[Tensor], kind: Kind) -> list[list[Tensor]]:
+        """Arrays of all ranks, in rank order; requested and waited for at once."""
         return self.rows(self.send(path, tensors, summed=False), kind)
 
     def sums(self, path: str, tensors: Sequence[Tensor], kind: Kind) -> tuple[Tensor, ...]:
-        """Sums over all ranks; asked for and waited for at once."""
+        """Sums over all ranks; requested and waited for at once."""
         sent = self.send(path, tensors, summed=True)
         return self.take(sent, [tensor.spec for tensor in tensors], kind)
 

@@ -291,7 +291,7 @@ class Algebra:
 
     def __eq__(self, other: object) -> bool:
         if self is other and math.prod(self.shape) != 1:
-            return True  # what a `WeakSet` asks for
+            return True  # what a `WeakSet` requests
         return self._compared(operator.eq, other)
 
     def __ne__(self, other: object) -> bool:
@@ -313,7 +313,7 @@ class Algebra:
                 f"a comparison is of two numbers, not of shape {self.shape} and "
                 f"{getattr(other, 'shape', ())}",
                 fix="x.numpy() > 0 compares values, and no gradient passes through it; "
-                "x is y tells whether it is the same tensor; relu and clamp choose by sign",
+                "x is y says whether it is the same tensor; relu and clamp choose by sign",
             )
         value = other.item() if isinstance(other, Algebra) else np.asarray(other).item()
         return bool(how(self.item(), value))
@@ -391,7 +391,7 @@ def _each_axis(keys: tuple[Any, ...], count: int) -> list[Any]:
     """A key for each of `count` axes, besides those that are None.
 
     Raises:
-        ShapeError: there are more, or one is no slice, whole number, None or `...`.
+        ShapeError: there are more, or one is not a slice, whole number, None or `...`.
     """
     strange = [
         one for one in keys

@@ -1,4 +1,4 @@
-"""The backward pass: recorded calls in reverse order, each asked for the calls of its gradient.
+"""The backward pass: recorded calls in reverse order, each replaced by the calls of its gradient.
 
 It starts at a tensor that was computed on a tape, and leaves gradients in the `.grad` of the
 leaves. It does not interpret derivatives: each operation records the calls that make up its
@@ -31,8 +31,8 @@ class Node(TensorLike, Protocol):
         requires_grad: whether backward shall reach it.
         storage: its value; None in trace mode.
         source: the entry that wrote it, and as which output; None for a leaf.
-        grad: of a leaf: the sum of its gradients up to now, or None.
-        stepped: of a gradient: an optimizer has used it.
+        grad: for a leaf, the sum of its gradients up to now, or None.
+        stepped: for a gradient, whether an optimizer has used it.
     """
 
     name: str
@@ -54,7 +54,7 @@ class Entry(Generic[T]):
     Args:
         number: position in the order of recording.
         outs: twins of the outputs, without history, so that an entry never holds itself.
-        versions: of the storages of inputs and outputs, in this order, at that time.
+        versions: versions of the storages of inputs and outputs, in this order, at that time.
         freed_by: the backward pass that used it up.
     """
 
@@ -68,7 +68,7 @@ class Entry(Generic[T]):
     freed_by: str = ""
 
     def check_unchanged(self, tensor: T) -> None:
-        """Raises AutogradError for what this call read or wrote and somebody has changed since."""
+        """Raises AutogradError for what this call read or wrote and was changed since."""
         for kept, version in zip((*self.ins, *self.outs), self.versions, strict=True):
             same = kept.storage is tensor.storage is not None
             if same and tensor.storage.version != version:
@@ -103,7 +103,7 @@ def record_backward(
     """Records the backward pass of `root`, and adds each leaf's gradient to its `.grad`.
 
     Args:
-        gradient: of `root`, of its shape and element type; None: 1, for a root of one element.
+        gradient: gradient of `root`, in its shape and type; None: 1, for a root of one element.
         retain_graph: keep the entries' inputs for another backward pass.
         on_gradient: called with each leaf (a parameter, or another tensor that requires a
             gradient) as soon as its gradient is complete.

@@ -79,7 +79,7 @@ class Generators:
     def __init__(self, model: Module, loss: object):
         parts = [*model.modules(), *(loss.modules() if isinstance(loss, Module) else ())]
         found = reached(parts, loss)
-        # A network that is no part of the model, such as a teacher, has parts too.
+        # A network that is not part of the model, such as a teacher, has parts too.
         if others := [one for one in found.owners if isinstance(one, Module)]:
             found = reached([*parts, *(part for one in others for part in one.modules())], loss)
         kinds = random.Random, *_of_numpy()
@@ -181,7 +181,8 @@ class _Hooks:
 
 
 def _of_numpy() -> tuple[type, ...]:
-    """Classes of NumPy's generators; none where they are not loaded, so that nobody has one."""
+    """Classes of NumPy's generators; none where they are not loaded, so that there can be no
+    generator."""
     if "numpy.random" not in sys.modules:
         return ()
     return np.random.Generator, np.random.RandomState, np.random.BitGenerator
@@ -195,7 +196,7 @@ def _global_state() -> Hashable:
 
 
 def _state(one: Any) -> Hashable:
-    """Of a generator, told by value."""
+    """A generator, described by value."""
     if isinstance(one, random.SystemRandom):
         return None
     if isinstance(one, random.Random):

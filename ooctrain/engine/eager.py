@@ -41,7 +41,7 @@ _HAS_FORK = hasattr(mmap, "MAP_PRIVATE")
 
 
 class Holder(Protocol):
-    """Who keeps a value in place of its storage for a while: a trainer, on its device."""
+    """Keeps a value in place of its storage for a while: a trainer, on its device."""
 
     @property
     def changes(self) -> int:
@@ -73,7 +73,7 @@ class Storage:
     """Where a tensor's value lies: in host memory, in physical layout, or with one holder.
 
     `version` grows with every change, `written_at` says where the last write came from; so the tape
-    can tell a value that backward needs from one that was changed meanwhile.
+    can distinguish a value that backward needs from one that was changed meanwhile.
 
     Args:
         physical: the value, or
@@ -81,7 +81,7 @@ class Storage:
             read; so a model of any size is built, traced and planned without drawing its weights.
 
     Attributes:
-        holder: who keeps the value now; None: it is here. Never two at a time.
+        holder: keeps the value now; None: it is here. Never two at a time.
     """
 
     __slots__ = ("_moving", "_physical", "_writes", "_written", "holder", "initial", "shape")
@@ -134,7 +134,7 @@ class Storage:
         return to_logical(self.physical)
 
     def assign(self, array: Any, dtype: str) -> None:
-        """`write` of whatever somebody gives. Raises ShapeError: no real numbers; TypeError: floats
+        """`write` of whatever is given. Raises ShapeError: no real numbers; TypeError: floats
         for whole numbers."""
         given = as_numbers(array, "the value")
         self.write(given.astype(dtype, casting="same_kind", copy=False))
@@ -254,7 +254,7 @@ def write_all(values: Iterable[Written], then: Callable[[], object] = _nothing) 
     What may fail comes first and is taken back. So no copy is made of what is only overwritten.
 
     Args:
-        values: each is asked for when its turn comes, so that one of a file takes its memory alone.
+        values: each is requested when its turn comes, so that one of a file takes its memory alone.
         then: is done with it; cannot fail.
     """
     finisher = Finisher()
@@ -303,7 +303,7 @@ class EagerRunner:
     """Computes every call with its kernel.
 
     Args:
-        threads: of the kernels; None: one for each core that this process may use.
+        threads: threads of the kernels; None: one for each core that this process may use.
     """
 
     def __init__(self, threads: int | None = None):

@@ -8,7 +8,7 @@ classes, global names of the user's functions) only what some function on the wa
 bytecode names it, so a logger or a data set that a model keeps costs nothing.
 
 To list all attributes of a network before each step would take milliseconds. So each module counts
-its own changes (`Module.__setattr__`): counts only grow, and one sum over all modules tells whether
+its own changes (`Module.__setattr__`): counts only grow, and one sum over all modules shows whether
 any has changed (ResNet-50: 4 us for 151 modules, 5 us for which of 161 parameters are trained,
 15 us for all that a trainer compares). A counter shared by a tree would have to be handed on
 whenever modules are joined or shared. What counts nothing is compared object by object.
@@ -39,7 +39,7 @@ from ooctrain.engine.tensor import Tensor
 
 _VALUES = (type(None), bool, int, float, complex, str, bytes, np.generic)
 _changes, _trained = itemgetter("_change_count"), attrgetter("requires_grad")
-#: Rooms whose code and objects are not looked into: what a step reads of them is known otherwise.
+#: Packages whose code is not looked into: what a step reads of them is known otherwise.
 _LIBRARIES = sys.stdlib_module_names | {"ooctrain", "numpy", "numba", "llvmlite", "scipy", "torch"}
 #: With these a function may read any attribute.
 _BY_ANY_NAME = {"getattr", "vars", "attrgetter", "methodcaller", "__dict__", "__getattribute__"}
@@ -50,7 +50,7 @@ _KEYS = ""
 
 
 class Same:
-    """Something that is told apart by who it is."""
+    """An object that is compared by identity."""
 
     __slots__ = ("what",)
 
@@ -65,7 +65,7 @@ class Same:
 
 
 class _Reference:
-    """A tensor by who it is, as long as it is there: those of `weakref` compare its numbers."""
+    """A tensor by identity, as long as it is there: references of `weakref` compare its numbers."""
 
     __slots__ = ("_number", "_what")
 
@@ -89,28 +89,28 @@ _FIXED = (tuple, frozenset, types.MethodType)
 
 
 def described(value: object) -> Hashable:
-    """A value told so that equal descriptions mean equal values.
+    """A description such that equal descriptions mean equal values.
 
-    Numbers, text, arrays, lists, tuples, dictionaries, sets, dataclasses and namespaces are told by
-    what they hold, all else by who it is. A traced tensor that a module keeps has no value in
-    another trace.
+    Numbers, text, arrays, lists, tuples, dictionaries, sets, dataclasses and namespaces are
+    described by what they hold, all else by identity. A traced tensor that a module keeps has no
+    value in another trace.
     """
     return _flat(value, [])
 
 
 def may_be_equal(one: object, other: object) -> bool:
-    """Whether two values are told the same, or differ at most in what cannot be compared.
+    """Whether two values have one description, or differ at most in what cannot be compared.
 
-    Objects that are told by who they are, such as an operation of a user's own that is made in each
+    Objects that are compared by identity, such as an operation of a user's own that is made in each
     forward pass, are compared by class and attributes, functions by their code.
     """
     waiting, met = [(one, other)], set[tuple[int, int]]()
     while waiting:
         pair = waiting.pop()
-        told = [_flat(value, []) for value in pair]
-        if len(told[0]) != len(told[1]):
+        descriptions = [_flat(value, []) for value in pair]
+        if len(descriptions[0]) != len(descriptions[1]):
             return False
-        for a, b in zip(*told, strict=True):
+        for a, b in zip(*descriptions, strict=True):
             if a == b:
                 continue
             if not isinstance(a, Same) or not isinstance(b, Same):
@@ -143,34 +143,34 @@ def _flat(value: object, owners: list[object]) -> tuple[Hashable, ...]:
     """A value as a flat list: a structure, then what it holds.
 
     Args:
-        owners: gets the objects in it that have attributes, which are told by who they are.
+        owners: gets the objects in it that have attributes, which are compared by identity.
     """
-    told: list[Hashable] = []
+    description: list[Hashable] = []
     waiting = [value]
     begun: dict[int, int] = {}  # a list may hold itself
     while waiting:
         one = waiting.pop()
         if isinstance(one, _VALUES):
-            told.append(repr(one))  # tells 0.0 from -0.0, and 1 from True
+            description.append(repr(one))  # distinguishes 0.0 from -0.0, and 1 from True
             continue
         if isinstance(one, Tensor):
-            told.append(_Reference(one) if one.storage is not None else Tensor)
+            description.append(_Reference(one) if one.storage is not None else Tensor)
             continue
         if (parts := _parts(one)) is None:
-            told.append(_alone(one, owners))
+            description.append(_alone(one, owners))
         elif id(one) in begun and not isinstance(one, tuple):
-            told.append(("again", begun[id(one)]))
+            description.append(("again", begun[id(one)]))
         else:
             begun[id(one)] = len(begun)
-            told.append((type(one), len(parts)))
+            description.append((type(one), len(parts)))
             waiting.extend(reversed(parts))
             if is_own(type(one)):
                 owners.append(one)  # a class of one's own may have attributes besides
-    return tuple(told)
+    return tuple(description)
 
 
 def _alone(one: object, owners: list[object]) -> Hashable:
-    """What is no structure."""
+    """A value without structure."""
     if isinstance(one, np.ndarray):
         digest = hashlib.sha256(np.ascontiguousarray(one).tobytes()).digest()
         return np.ndarray, str(one.dtype), one.shape, digest
@@ -216,10 +216,10 @@ def _is_namespace(value: object) -> bool:
     )
 
 
-def _is_loose(told: tuple[Hashable, ...]) -> bool:
-    """Whether what is told so may become something else while it stays who it is."""
+def _is_loose(description: tuple[Hashable, ...]) -> bool:
+    """Whether a value so described may change while it stays the same object."""
     fixed = str | _Reference | Same | type
-    return any(not isinstance(one, fixed) and one[0] not in _FIXED for one in told)  # type: ignore[index]
+    return any(not isinstance(one, fixed) and one[0] not in _FIXED for one in description)  # type: ignore[index]
 
 
 def in_library(room: str) -> bool:
@@ -227,15 +227,15 @@ def in_library(room: str) -> bool:
     return room.partition(".")[0] in _LIBRARIES
 
 
-def _room_of(kind: Any) -> str:
-    """Where a class, function or room is from; "" where nobody knows."""
+def _package_of(kind: Any) -> str:
+    """The package that a class, function or module is from; "" where that is unknown."""
     room = kind.__name__ if isinstance(kind, types.ModuleType) else kind.__module__
     return room if isinstance(room, str) else ""
 
 
 def is_own(kind: Any) -> bool:
     """Whether a class, function or room is the user's own, and no installed library's."""
-    room = _room_of(kind)
+    room = _package_of(kind)
     if room == "__main__":
         return True
     if in_library(room):
@@ -325,15 +325,15 @@ class ReadValue(NamedTuple):
     Args:
         source, name: it is `source.get(name)`.
         owner: what it belongs to.
-        told: as `described` tells it.
-        loose: whether it may change and stay who it is.
+        description: its description, as by `described`.
+        loose: whether it may change and stay the same object.
     """
 
     source: Any
     name: str
     owner: object
     value: object
-    told: tuple[Hashable, ...]
+    description: tuple[Hashable, ...]
     loose: bool
 
     @property
@@ -344,7 +344,7 @@ class ReadValue(NamedTuple):
     def unchanged(self) -> bool:
         """Whether it is as it was."""
         now = self.source.get(self.name)
-        return (now is self.value and not self.loose) or _flat(now, []) == self.told
+        return (now is self.value and not self.loose) or _flat(now, []) == self.description
 
 
 class ReachedState:
@@ -368,7 +368,7 @@ class ReachedState:
         known = list(known)
         self._starts, self._known, self._apart = tuple(starts), set(map(id, known)), set(apart)
         # Also of an installed package, if it has made parts of the model.
-        self._packages = {_room_of(type(part)).partition(".")[0] for part in known} - _LIBRARIES
+        self._packages = {_package_of(type(part)).partition(".")[0] for part in known} - _LIBRARIES
         self.attributes = {"forward", "loss"}  # with which a trace begins
         self._any = False
         self._walk()
@@ -379,7 +379,7 @@ class ReachedState:
             self._walk()
 
     def _is_own(self, kind: Any) -> bool:
-        return is_own(kind) or _room_of(kind).partition(".")[0] in self._packages
+        return is_own(kind) or _package_of(kind).partition(".")[0] in self._packages
 
     def _walk(self) -> None:
         self.cells: list[ReadValue] = []
@@ -391,8 +391,10 @@ class ReachedState:
                 continue
             taken.add(place)
             value, found = source.get(name), list[object]()
-            told = _flat(value, found)
-            self.cells.append(ReadValue(source, name, owner, value, told, _is_loose(told)))
+            description = _flat(value, found)
+            self.cells.append(
+                ReadValue(source, name, owner, value, description, _is_loose(description))
+            )
             for one in found:
                 if id(one) not in met:
                     met.add(id(one))
@@ -470,9 +472,9 @@ class ReachedState:
         """Whether every value is as it was."""
         return all(cell.unchanged() for cell in self.cells)
 
-    def told(self) -> dict[Place, Hashable]:
+    def descriptions(self) -> dict[Place, Hashable]:
         """All values, by place."""
-        return {cell.place: cell.told for cell in self.cells}
+        return {cell.place: cell.description for cell in self.cells}
 
 
 def _slots_of(kind: type) -> tuple[str, ...]:
@@ -518,7 +520,7 @@ class Watch:
     Args:
         roots: they and all their parts are watched.
         read: {tensor whose value a trace has read: that value}.
-        loss: of the step, if any.
+        loss: loss of the step, if any.
         apart: places that the traces change themselves, without another trace coming of it.
 
     Attributes:
@@ -539,7 +541,7 @@ class Watch:
         self.reached = reached(self.modules, loss, self._apart)
 
     def unchanged(self) -> bool:
-        """Whether all that `fingerprint` tells is as it was. Cost: see the top of this file."""
+        """Whether all of `fingerprint` is as it was. Cost: see the head of the module."""
         return (
             sum(map(_changes, self._counted)) == self._count
             and list(map(_trained, self.parameters)) == self._trained
@@ -552,7 +554,7 @@ class Watch:
         return {
             **{(Same(part), name): described(value)
                for part in self.modules for name, value in _attributes(part)},
-            **self.reached.told(),
+            **self.reached.descriptions(),
         }  # fmt: skip
 
     def fingerprint(self, *, training: bool) -> Hashable:
@@ -564,12 +566,12 @@ class Watch:
         # What is shared has the same number.
         numbers: dict[object, int] = {part: place for place, part in enumerate(self.modules)}
         return (
-            tuple(self._told(part, numbers, training) for part in self.modules),
+            tuple(self._of_module(part, numbers, training) for part in self.modules),
             tuple(_bits(tensor) for tensor in self._read),
-            tuple(self.reached.told().items()),
+            tuple(self.reached.descriptions().items()),
         )
 
-    def _told(self, part: Module, numbers: dict[object, int], training: bool) -> Hashable:
+    def _of_module(self, part: Module, numbers: dict[object, int], training: bool) -> Hashable:
         registered = (*part._parameters.items(), *part._buffers.items())
         return (
             type(part),
@@ -599,7 +601,7 @@ class Watch:
 def reached(modules: Iterable[Module], loss: object, apart: Iterable[Place] = ()) -> ReachedState:
     """What is reached from modules and the loss, besides what modules count themselves."""
     modules = list(modules)
-    kinds = dict.fromkeys(type(p) for p in modules if not in_library(_room_of(type(p))))
+    kinds = dict.fromkeys(type(p) for p in modules if not in_library(_package_of(type(p))))
     starts: list[tuple[object, Any, str]] = [(kind, {_KEYS: kind}, _KEYS) for kind in kinds]
     for part in modules:
         for name, value in _attributes(part):

@@ -1,11 +1,11 @@
-"""Work that is finished before an interrupt goes on.
+"""A step that has begun is finished before an interrupt goes on.
 
 While a step runs, values lie where only the step itself finds them again. An exception that comes
 between any two lines, as that of a signal's handler (Ctrl-C, SIGALRM, a notebook's stop button),
 must not end it there. Such exceptions are raised in the thread that runs the caller's code, so the
 step runs in another one, and the caller waits. An interrupt ends the wait once the work is done,
 which takes one step at most. A second one ends the wait at once; the work then goes on by itself,
-and what is asked next comes after it. Read next: `../execution/residence.py`, `../train.py`.
+and the caller's next request comes after it. Read next: `../execution/residence.py`, `../train.py`.
 """
 
 from __future__ import annotations

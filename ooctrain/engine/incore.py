@@ -28,7 +28,7 @@ Mode = Literal["cpu", "reference"]
 
 
 class HasSlots(Protocol):
-    """What is asked of an optimizer: the tensors that it keeps beside a parameter."""
+    """What a step needs of an optimizer: the tensors that it keeps with a parameter."""
 
     def updates(self, parameter: Tensor) -> bool:
         """Whether the parameter is among those that it updates."""
@@ -89,7 +89,7 @@ def run_trace(
         mode: "cpu": the kernels, in place where the trace says so; "reference": the NumPy
             definitions in float64, never in place.
         wanted: names of variables to hand out besides.
-        threads: of the kernels, no more than the trace was made for.
+        threads: threads of the kernels, no more than the trace was made for.
 
     Returns:
         Logical arrays: the trace's outputs by output name, the next values of carried variables by

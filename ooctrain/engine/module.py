@@ -217,7 +217,7 @@ class Module:
         """All parameters with dotted names, a shared one once, under its first name.
 
         Args:
-            prefix: of all names.
+            prefix: prefix of all names.
             recurse: False: its own alone, without those of its parts.
         """
         yield from self._named("_parameters", prefix, recurse)
@@ -263,7 +263,7 @@ class Module:
         """Called by a trainer before each training step, for parts that change from step to step.
 
         Args:
-            number: of steps done.
+            number: number of steps done.
         """
         for part in self.children():
             part.begin_step(number)
@@ -386,8 +386,8 @@ def frozen(module: Module) -> Iterator[None]:
 
     So one player of a game learns from the other: the discriminator judges what the generator made,
     and only the generator is changed. Where the same step trains both, record the loss of the
-    frozen module's own training *before* this block: backward then comes to it last, when nobody
-    needs the old parameters any more.
+    frozen module's own training *before* this block: backward then comes to it last, when the
+    old parameters are no longer needed.
     """
     tape = current_tape()
     with tape.reading({p: tape.runner.constant(p) for p in module.parameters()}):

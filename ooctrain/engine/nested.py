@@ -24,17 +24,17 @@ class Leaf:
     """The place of a tensor in a form.
 
     Args:
-        name: of the output, such as "output.aux.1".
+        name: name of the output, such as "output.aux.1".
     """
 
     name: str
 
 
 class TargetGiven(NamedTuple):
-    """The target of a batch as somebody has it.
+    """The target of a batch as a user has it.
 
     Args:
-        shape: of the whole batch's.
+        shape: shape of the whole batch's target.
         dtype: "float32" or "int64"; None: float32 if it has the shape of an output.
     """
 
@@ -46,7 +46,7 @@ def taken_apart(value: Any, name: str) -> tuple[dict[str, Tensor], Any]:
     """The tensors of a structure by name, and its form.
 
     Args:
-        name: of the whole, with which all names begin; that of a tensor alone.
+        name: name of the whole, with which all names begin; that of a tensor alone.
 
     Raises:
         ConfigError: something in it is neither a structure nor a tensor nor a plain value.

@@ -139,7 +139,7 @@ class UserGrad(base.Op):
 
     Args:
         op: whose gradient it is.
-        inputs: of that operation; those of floating-point numbers have gradients.
+        inputs: inputs of that operation; those of floating-point numbers have gradients.
     """
 
     op: Op
@@ -217,7 +217,7 @@ def _find(name: str, forward: Callable, ins: Sequence[Any], outs: Sequence[Any])
         named |= dict(zip((p.name for p in parameters), ins, strict=False))
     if name not in named:
         raise AutogradError(
-            f"backward() asks for {name!r}, which forward() does not have",
+            f"backward() requests {name!r}, which forward() does not have",
             numbers=f"it can have {', '.join(named)}",
         )
     return named[name]

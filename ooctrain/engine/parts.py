@@ -4,7 +4,8 @@ The mean of the parts' losses, each by its share of the samples, must be the los
 each mean over labels is divided by the weight of *all* labels that count, times the share (where
 all count, this is the part's own weight), and each sum is divided by the share. Parts are equal, or
 one sample apart where they cannot be, as in an epoch's last batch. Read next:
-`../functional/losses.py`, which asks for the divisor; `../tracing.py`, which cuts into parts.
+`../functional/loss_functions.py`, which requests the divisor; `../tracing.py`, which cuts into
+parts.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ class Parts:
         rows: samples of the batch; None: parts are equal, and nothing depends on how many samples.
 
     Attributes:
-        number: of the part that goes through now, from 0.
+        number: number of the part that goes through now, from 0.
     """
 
     def __init__(self, count: int, rows: int | None = None):
@@ -109,8 +110,8 @@ class Parts:
     ) -> tuple[Tensor]:
         """What a mean over a part's labels is divided by, as the input more of the loss.
 
-        Args:
-            values, weights: of the classes: what they are, and as a tensor; or None and nothing.
+        Args: values, weights: weights of the classes, as numbers and as a tensor; or None and
+        nothing.
 
         Raises:
             ConfigError: they are not the target's.

@@ -44,13 +44,13 @@ _MOST_DEPTH, _MOST_NAMED = 4, 4
 
 
 def plain_state(given: Any, own: Collection[str]) -> dict[str, Any]:
-    """The state dict in what was given, with the model's keys where they can be told.
+    """The state dict in what was given, with the model's keys where they can be recognised.
 
     Args:
         own: the model's keys.
 
     Raises:
-        ConfigError: a path, a module or something else that is no state dict; keys of which some
+        ConfigError: a path, a module or something else that is not a state dict; keys of which some
             have a prefix and others have not.
     """
     if isinstance(given, str | os.PathLike):

@@ -52,7 +52,9 @@ class Tensor(Algebra):
         self.grad: Tensor | None = None
         self.storage: Any = None  # a Storage, in eager mode
         self.variable: Any = None  # its id in the trace, in trace mode
-        self.source: tuple[Entry[Tensor], int] | None = None  # who wrote it, as which output
+        self.source: tuple[Entry[Tensor], int] | None = (
+            None  # the entry that wrote it, as which output
+        )
         self.stepped = False  # for a gradient: an optimizer has used it
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -196,7 +198,7 @@ class Tensor(Algebra):
         """Computes the gradients of all parameters that this tensor depends on, into their `.grad`.
 
         Args:
-            gradient: of this tensor; None for a tensor of one element: 1.
+            gradient: gradient of this tensor; None for a tensor of one element: 1.
             retain_graph: keep what backward needs, so that it can run again.
         """
         record_backward(current_tape(), self, gradient, retain_graph=retain_graph)
@@ -262,13 +264,11 @@ class Runner(Protocol):
 class Tape:
     """Records calls and their gradients.
 
-    Args:
-        runner: computes or notes each call.
-        conv_algorithm: of convolutions: "auto", "direct", "im2col", "winograd2", "winograd4".
-        seed: of dropout masks and initial weights.
-        looked_at: takes in whose value is read, {tensor: value}, and who is called: {module: None}.
-        parts: the `parts.Parts` of a batch that goes through in several.
-        seeds: gives it a seed when it first draws; None: `seed` is.
+    Args: runner: computes or notes each call. conv_algorithm: of convolutions: "auto", "direct",
+    "im2col", "winograd2", "winograd4". seed: of dropout masks and initial weights. looked_at: is
+    filled with tensors whose value is read, {tensor: value}, and called modules: {module: None}.
+    parts: the `parts.Parts` of a batch that goes through in several. seeds: gives it a seed when it
+    first draws; None: `seed` is.
     """
 
     runner: Runner
@@ -347,7 +347,7 @@ class Tape:
         return list(zip(targets, outs, strict=True))
 
     def look_at(self, what: Any, value: np.ndarray | None = None) -> None:
-        """Notes what the calls depend on besides shapes, where somebody wants to know."""
+        """Notes what the calls depend on besides shapes, where that is wanted."""
         if self.looked_at is not None:
             self.looked_at[what] = None if value is None else value.copy()
 

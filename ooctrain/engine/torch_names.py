@@ -1,4 +1,4 @@
-"""Names of PyTorch that this library lacks, and what to do instead: one line for each.
+"""Names of PyTorch that are missing here, with a replacement for each.
 
 A missing name is a question, "how do I do that here?", so its error answers it: by the line of that
 very name, or by the nearest name that there is. All places ask here, by their own `__getattr__`,
@@ -327,7 +327,7 @@ def refusal(where: str, name: str, place: str, present: Iterable[str]) -> Attrib
 
     Args:
         where: in words, such as "a tensor" or "ooctrain.nn".
-        place: of `INSTEAD`.
+        place: a place in `INSTEAD`.
         present: names that are there.
     """
     table, said = INSTEAD[place], f"{where} has no {name!r}"

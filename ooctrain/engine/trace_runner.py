@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from ooctrain.engine.parts import Parts
 from ooctrain.engine.tensor import Tensor
 from ooctrain.errors import ConfigError
-from ooctrain.layers.kernels.tables import TABLES
+from ooctrain.layers.kernels.device_tables import TABLES
 from ooctrain.step.builder import TraceBuilder
 from ooctrain.step.op import Op, Scalars, Site, Spec
 
@@ -25,10 +25,10 @@ class TraceRunner:
     """Writes each call into a `TraceBuilder`; computes nothing.
 
     Args:
-        threads: of the device, which some workspaces depend on.
-        names: of parameters, buffers and optimizer slots.
+        threads: threads of the device, which some workspaces depend on.
+        names: names of parameters, buffers and optimizer slots.
         device: "cpu" or "cuda".
-        parts: of a batch that goes through in several.
+        parts: parts of a batch that goes through in several.
     """
 
     threads: int

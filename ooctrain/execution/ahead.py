@@ -6,7 +6,7 @@ yields the batches in the order in which they are iterated, each with the bytes 
 wants, in pinned memory where the device is a GPU. On the device no part of a batch exists before
 its step begins: its home is memory that the running step uses, and two homes would have to be in
 the budget. An error in the thread is raised when its batch is asked for. Source: docs/gpu.md,
-"Inputs". Read next: `../devices/base.py`, `../train.py`.
+"Inputs". Read next: `../devices/interface.py`, `../train.py`.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ from ooctrain.step.op import physical_shape, to_logical
 from ooctrain.step.trace import Trace
 
 if TYPE_CHECKING:
-    from ooctrain.devices.base import Device, Room
+    from ooctrain.devices.interface import Device, HostBuffer
 
 Pair = tuple[Any, Any]
 Values = Mapping[int, Any]
-#: Values of a room begin at multiples of this many bytes.
+#: Values of a host buffer begin at multiples of this many bytes.
 APART = 256
 #: Larger batches are read in their turn, as host memory would have to hold two of them more; under
 #: a memory budget those of more than `MOST_AHEAD_BYTES`.
@@ -44,7 +44,7 @@ class StagedBatch:
     """Where a batch is laid out, and for which step."""
 
     trace: Trace
-    room: Room
+    buffer: HostBuffer
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +66,7 @@ class ReadBatch:
         """Whether a step of these arrays can take its bytes."""
         place = self.place
         same = self.batch[0] is x and self.batch[1] is y
-        return same and place is not None and place.trace is trace and place.room.open
+        return same and place is not None and place.trace is trace and place.buffer.open
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,7 +159,7 @@ class Ahead:
         if reader is None or reader.reads or asked is None or asked[2] is not values:
             return values
         _, trace, _ = asked
-        if _room_bytes(trace) > (MOST_BYTES if promise is None else MOST_AHEAD_BYTES):
+        if _buffer_bytes(trace) > (MOST_BYTES if promise is None else MOST_AHEAD_BYTES):
             return values
         device.attach()
         try:
@@ -168,7 +168,7 @@ class Ahead:
                 if laid is None:
                     return values
                 values = laid
-            reader.begin(StagedBatch(trace, device.room(_room_bytes(trace))))
+            reader.begin(StagedBatch(trace, device.host_buffer(_buffer_bytes(trace))))
         except DriverError as error:  # there is no more pinned memory
             if error.lost:
                 raise
@@ -183,8 +183,9 @@ def handed_out(batches: Iterable[Any], manner: Manner = USUAL) -> Iterator[Pair]
 
 
 def lay_out(device: Device, trace: Trace, values: Values) -> Values | None:
-    """Values as the device wants them, in its next room; None: one of them is read by rows."""
-    return _lay(StagedBatch(trace, device.room(_room_bytes(trace))), values)
+    """Values as the device wants them, in its next host buffer; None: one of them is read by
+    rows."""
+    return _lay(StagedBatch(trace, device.host_buffer(_buffer_bytes(trace))), values)
 
 
 def position_of(batches: Iterable[Any]) -> int:
@@ -226,7 +227,8 @@ def _read(source: Iterator[tuple[Any, Callable[[], object]]], place: StagedBatch
 
 
 def _lay(place: StagedBatch, values: Values) -> dict[int, Laid] | None:
-    """Values in a room; None: it is closed, or one of them is read by rows, in its own time."""
+    """Values in a host buffer; None: it is closed, or one of them is read by rows, in its own
+    time."""
     variables, found = place.trace.variables, {}
     if not all(isinstance(value, np.ndarray) for value in values.values()):
         return None
@@ -243,11 +245,11 @@ def _lay(place: StagedBatch, values: Values) -> dict[int, Laid] | None:
             found[variable] = Laid(described.shape, described.dtype, part)
             at += -(-value.nbytes // APART) * APART
 
-    return found if place.room.fill(write) else None
+    return found if place.buffer.fill(write) else None
 
 
-def _room_bytes(trace: Trace) -> int:
-    """Room for a step's inputs."""
+def _buffer_bytes(trace: Trace) -> int:
+    """Bytes of a step's inputs."""
     inputs = [v for v in trace.variables if v.kind == "input"]
     return sum(-(-v.value_bytes // APART) * APART for v in inputs)
 

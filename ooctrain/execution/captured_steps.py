@@ -22,8 +22,8 @@ from ooctrain.execution.guard import Guard, RecordedGuard
 from ooctrain.step.op import Scalars
 
 if TYPE_CHECKING:
-    from ooctrain.devices.base import Device, RecordedStep
-    from ooctrain.devices.streams import Waits
+    from ooctrain.devices.interface import Device, RecordedStep
+    from ooctrain.devices.thread_streams import Waits
     from ooctrain.execution.result import StepResult
     from ooctrain.step.trace import Trace
 

@@ -4,8 +4,8 @@ A compiler holds some hundred MiB that it never gives back. A process under `--m
 it holds before it plans; what is compiled afterwards would come on top. So a child compiles first,
 and the process reads machine code from the disk. What has been compiled so is written down next to
 that code, in a folder that is named by its sources: the child is started once for each module.
-Numba keeps code by the path of its source and by Python's version, too, so each installation has a
-list of its own. Read next: `promise.py`, `../layers/kernels/cpu/runtime/jit.py`.
+Numba keeps code by the path of its source and by Python's version, too, so each installation has
+a list of its own. Read next: `promise.py`, `../layers/kernels/cpu/runtime/kernel_jit.py`.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from contextlib import suppress
 from pathlib import Path
 
 from ooctrain.layers.kernels.cpu.conv.conv2d import modules_of_algorithms
-from ooctrain.layers.kernels.cpu.runtime.jit import cache_folder, require_compiler
-from ooctrain.layers.kernels.tables import TABLES
+from ooctrain.layers.kernels.cpu.runtime.kernel_jit import cache_folder, require_compiler
+from ooctrain.layers.kernels.device_tables import TABLES
 from ooctrain.sched.search.jit import search_folder
 from ooctrain.step.op import Op
 

@@ -20,8 +20,8 @@ from typing import Any
 import numpy as np
 
 from ooctrain.alloc.base import Allocator
-from ooctrain.devices.base import Device
-from ooctrain.devices.streams import COMPUTE, OUT
+from ooctrain.devices.interface import Device
+from ooctrain.devices.thread_streams import COMPUTE, OUT
 from ooctrain.engine.eager import own_pages
 from ooctrain.errors import DriverError, InUse, OoctrainError, PlanMismatch, TransferError
 from ooctrain.execution.captured_steps import CapturedSteps, StepSnapshot, addresses

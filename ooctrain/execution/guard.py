@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from ooctrain.devices.base import Device
+from ooctrain.devices.interface import Device
 from ooctrain.engine.own_op import Op as OwnOp
 from ooctrain.engine.own_op import UserGrad
 from ooctrain.errors import TrainingStopped

@@ -25,7 +25,7 @@ from ooctrain.devices.cpu.process_memory import give_back_at_once, give_back_unu
 from ooctrain.engine.tensor import Tensor
 from ooctrain.errors import ConfigError
 from ooctrain.execution.guard import may_fail
-from ooctrain.layers.kernels.tables import TABLES
+from ooctrain.layers.kernels.device_tables import TABLES
 from ooctrain.rewrite import apply_rewrites
 from ooctrain.step.trace import Trace
 from ooctrain.units import MIB, format_bytes, parse_bytes

@@ -33,7 +33,7 @@ from ooctrain.execution.sessions import open_session
 from ooctrain.execution.settings import Settings
 
 if TYPE_CHECKING:
-    from ooctrain.devices.base import Device
+    from ooctrain.devices.interface import Device
     from ooctrain.execution.executor import Session
 
 

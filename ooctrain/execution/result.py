@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from ooctrain.devices.streams import WorkSpan
+from ooctrain.devices.thread_streams import WorkSpan
 from ooctrain.errors import ConfigError, ShapeError
 from ooctrain.execution.guard import NotFinite
 from ooctrain.execution.program import Program

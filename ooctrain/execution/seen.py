@@ -28,7 +28,7 @@ from ooctrain.execution.prepare import PreparedStep
 from ooctrain.execution.promise import values_bytes
 from ooctrain.execution.settings import Settings
 from ooctrain.optim import Optimizer
-from ooctrain.optim.base import Slots
+from ooctrain.optim.optimizer import Slots
 from ooctrain.step.op import Scalars
 from ooctrain.step.trace import Trace
 
@@ -127,7 +127,7 @@ class Seen:
 
     def differences(self, later: Seen) -> str:
         """Names of what modules do not count themselves and another look has found changed."""
-        pair = self._watch.reached.told(), later._watch.reached.told()
+        pair = self._watch.reached.descriptions(), later._watch.reached.descriptions()
         return ", ".join(sorted({name for _, name in changed_places(*pair) if name}))
 
     def places(self) -> dict[Place, Hashable]:

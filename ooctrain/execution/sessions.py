@@ -13,14 +13,14 @@ from typing import Any
 
 import numpy as np
 
-from ooctrain.devices.base import Device
 from ooctrain.devices.cuda import open as cuda_open
 from ooctrain.devices.host_file import HostFile, KeptFile
+from ooctrain.devices.interface import Device
 from ooctrain.errors import ConfigError, PlanMismatch, ShapeError
 from ooctrain.execution.executor import Session, host_extent_bytes
 from ooctrain.execution.prepare import PreparedStep
 from ooctrain.execution.settings import Settings
-from ooctrain.layers.kernels.tables import TABLES
+from ooctrain.layers.kernels.device_tables import TABLES
 from ooctrain.layers.layout import Reshape
 from ooctrain.layers.losses import ClassLoss, check_labels
 from ooctrain.layers.regions import Slice

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from numbers import Integral, Real
 
-from ooctrain.devices.base import Debug
+from ooctrain.devices.interface import Debug
 from ooctrain.devices.spill import Spill
 from ooctrain.errors import ConfigError
 from ooctrain.execution.promise import check_memory_setting

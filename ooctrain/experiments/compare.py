@@ -1,8 +1,8 @@
-"""Planners compared: the same steps, budgets and machines, and how far each plan is from the bound.
+"""Planners compared: the same steps, budgets, machines, with how far each plan is from the bound.
 
 A `CompareCase` holds everything that decides its `CompareRow`. So rows can be computed in any order
 and by several processes, and they are kept on disk, as are their plans and bounds, under a name
-made of their content. A comparison that was interrupted, or is asked again, computes only what is
+made of their content. A comparison that was interrupted, or is given again, computes only what is
 missing. Where a planner fails on a step, its row says so, and the others go on. Each ratio is to a
 bound that no list beats (`sched/bounds/lp.py`); the row says for which class of lists that holds.
 Read next: `planned.py`, `kept.py`.
@@ -60,22 +60,22 @@ class CompareCase:
     """One cell.
 
     Args:
-        model, batch: of the step, by name or "file.py:function".
+        model, batch: model and batch of the step, by name or "file.py:function".
         image_size: height of its images; None: the model's usual.
         machine: a preset's name, or a calibration file.
         budget: as typed: "25%", "8GiB".
         planner: by name, with parameters, or "file.py:Class".
         granule_bytes: what sizes are rounded to.
         bound: one of `BOUNDS`.
-        evaluations: of searching planners; None: as many as they make by themselves.
+        evaluations: evaluations of searching planners; None: as many as they make by themselves.
         time_limit_s: interrupts them; None: nothing does.
-        seed: of planners that draw random numbers.
+        seed: seed of planners that draw random numbers.
         host_budget: as typed; None: the machine's host memory.
         link_bytes_per_us: in both directions; None: the machine's own.
-        optimizer, accumulate: of the step: "sgd" or "adam", micro-batches.
-        rewrites: of the step, after those that every step gets; budgets and bound are of the step
+        optimizer, accumulate: "sgd" or "adam"; micro-batches of the step.
+        rewrites: further rewrites, after those of every step; budgets and bound are for the step
             before them.
-        split: of the network, in the words of --split; "": whole.
+        split: split of the network, in the words of --split; "": whole.
         classes: outputs of the network; None: the usual ones.
     """
 
@@ -101,29 +101,29 @@ class CompareCase:
 
 @dataclass(frozen=True, slots=True)
 class CompareRow:
-    """What came of a case; what an infeasible one lacks is None.
+    """The result of a case; what an infeasible one does not have is None.
 
     Args:
-        model, batch, planner, granule_bytes, optimizer, accumulate, classes: of the case.
+        model, batch, planner, granule_bytes, optimizer, accumulate, classes: as in the case.
         image_size: height of its images.
         machine: its name.
-        budget_bytes: of the case, resolved on the step.
+        budget_bytes: budget of the case, resolved on the step.
         feasible: whether the planner has a plan.
         budget_fraction: from the trace's minimum (0) to its in-core peak (1).
         minimum_bytes: the planner's least budget: what its refusal names; where it plans, with any
             host budget; None where it fails.
         trace_minimum_bytes: a budget of 0 %.
-        makespan_us: of the plan, simulated.
-        compute_us: of the step without any stall.
+        makespan_us: makespan of the plan, simulated.
+        compute_us: time of the step without any stall.
         lower_bound_us: what no list beats, of the class that `lower_bound_kind` names.
         ratio: makespan / lower bound.
-        peak_bytes: of the plan; bytes_out, bytes_in: copied to the host and back in a step.
+        peak_bytes: peak of the plan; bytes_out, bytes_in: copied to the host and back in a step.
         recompute_us: time of calls that ran again.
         plan_s: time to plan.
         host_budget_bytes: for what is swapped out; None: no limit.
-        host_peak_bytes: of the plan.
-        link_bytes_per_us: of the machine, as it was used.
-        remarks: what rewrites do otherwise than asked for: fewer tiles.
+        host_peak_bytes: the plan's peak on the host.
+        link_bytes_per_us: speed of the machine's link, as it was used.
+        remarks: what rewrites do otherwise than requested: fewer tiles.
         chosen_rewrites: what the planner did to the step first: "narrow:1048576", or tilings.
         error: why the planner neither has a plan nor refuses the budget; "" where it does.
     """
@@ -169,7 +169,7 @@ def cases(
     models: Sequence[str], shapes: Sequence[tuple[int, int | None]],
     machines: Sequence[str | None], budgets: Sequence[str], planners: Sequence[str],
 ) -> list[CompareCase]:  # fmt: skip
-    """All combinations, those of one trace beside each other; a shape is (batch, image size)."""
+    """All combinations, those of one trace next to each other; a shape is (batch, image size)."""
     return [
         CompareCase(model, *shape, where, budget, planner)
         for model, shape, where, budget, planner in itertools.product(
@@ -188,7 +188,7 @@ def compare(
         jobs: processes; 1: this one; None: as many as there are cores, or ranks of `mpiexec`.
         keep: folder of rows, plans and bounds; what it has is not computed again. None: nothing is
             kept.
-        done: told of each case when its row is there.
+        done: called with each case when its row is there.
     """
     found: dict[int, CompareRow] = {}
     for place, row in finished(partial(row_of, keep=keep), wanted, jobs):
@@ -342,7 +342,7 @@ def _programmed(
         if host_bytes != input_bytes(step):
             raise ConfigError(
                 f"the bound {bound!r} is of lists that copy nothing to the host",
-                numbers="the host budget leaves room beside the inputs",
+                numbers="the host budget leaves room after the inputs",
                 fix="--host-budget 0, or --bound lp-resident",
             )
         return recompute_bound(step, budget, where, backward=bound == "recompute")
@@ -352,11 +352,8 @@ def _programmed(
     )  # fmt: skip
 
 
-# A comparison of planners as a table, as CSV, as Markdown, and as two kinds of curves.
-#
-# The rows come from `compare.py`. A ratio of 1 is the bound itself, so one number says how good a
-# plan is, on any network and any link.
-
+# The rows shown: as a table, as CSV, as Markdown, as two kinds of curves. A ratio of 1 is the bound
+# itself, so one number says how good a plan is, on any network and any link.
 
 HEADINGS = (
     "model", "batch", "machine", "budget", "share", "planner", "step", "ratio", "in-core", "out",
@@ -452,7 +449,7 @@ def _cells(row: CompareRow) -> tuple[str, ...]:
     )  # fmt: skip
     if row.makespan_us is None:
         minimum = row.minimum_bytes or 0
-        lacks = minimum > row.budget_bytes  # else it is host memory that it lacks
+        lacks = minimum > row.budget_bytes  # else host memory is too small
         least = "fails" if row.error else f"needs {format_bytes(minimum)}" if lacks else "-"
         return (*head, least, "-", "-", "-", "-", "-", f"{row.plan_s:.2f} s")
     return (

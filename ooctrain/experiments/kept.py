@@ -89,8 +89,8 @@ def revived(hint: Any, data: Any) -> Any:
 
 
 def planner_sources(planner: str) -> tuple[str, str]:
-    """Names the sources that a plan depends on: this package's, and those beside a planner of
-    somebody else's.
+    """Names the sources that a plan depends on: this package's, and those next to a planner of
+    another user's.
 
     Args:
         planner: as typed: by name with parameters, or "file.py:Class".

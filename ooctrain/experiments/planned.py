@@ -34,10 +34,10 @@ class PlanQuestion:
         budget_bytes, machine: as for any planner.
         planner: by name, with parameters, or "file.py:Class".
         granule_bytes: what sizes are rounded to.
-        seed: of planners that draw random numbers.
-        evaluations: of searching planners; None: as many as they make by themselves.
+        seed: seed of planners that draw random numbers.
+        evaluations: evaluations of searching planners; None: as many as they make by themselves.
         time_limit_s: interrupts them; None: nothing does.
-        host_budget_bytes: of host copies; None: unlimited.
+        host_budget_bytes: budget of host copies; None: unlimited.
     """
 
     step: Trace

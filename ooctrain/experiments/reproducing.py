@@ -1,10 +1,10 @@
 """What the experiments of `ooctrain reproduce` are given and give back.
 
-An experiment is a function of what was asked for. It prints tables on a console, writes a figure,
+An experiment is a function of what was requested. It prints tables on a console, writes a figure,
 and returns a mapping for the JSON file. The function stands with the tables and pictures that it
 shows (`paper_000/table1.py`), and its computation is in a file next to that
 (`paper_000/table1.py`). What agrees with the paper and what differs is not printed: docs/papers.md
-says it once. Read next: `cli/reproduce.py`, the table of them.
+says it once. Read next: `cli/reproduce_command.py`, the table of them.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from ooctrain.report.numbers_file import write_file
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """What was asked for.
+    """What was requested.
 
     Args:
         quick: few batches, allocators and chunks.
         physical_bytes: memory of the device.
         allocators: by name; None: those of the experiment.
-        figure_path: of the SVG.
-        settings: of the experiment, such as "epochs=350".
+        figure_path: path of the SVG.
+        settings: settings of the experiment, such as "epochs=350".
         keep: folder of what is found, so that an interrupted experiment goes on; None: nothing is
             kept.
     """
@@ -50,7 +50,7 @@ class Experiment(Protocol):
 
 
 def write_figure(wanted: Wanted, console: Console, svg: str) -> None:
-    """Writes the figure where it was asked for, and says so."""
+    """Writes the figure where it was requested, and says so."""
     write_file(wanted.figure_path, svg)
     console.print(f"\nwrote {wanted.figure_path}")
 

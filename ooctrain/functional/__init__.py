@@ -19,7 +19,25 @@ from ooctrain.functional.activations import (
     softmax,
 )
 from ooctrain.functional.conv import IntOrPair, conv2d, conv_transpose2d, linear
-from ooctrain.functional.elementwise import (
+from ooctrain.functional.images import (
+    adaptive_avg_pool2d,
+    avg_pool2d,
+    from_bytes,
+    interpolate,
+    max_pool2d,
+    pad,
+    pixel_shuffle,
+)
+from ooctrain.functional.loss_functions import (
+    binary_cross_entropy_with_logits,
+    cross_entropy,
+    l1_loss,
+    mse_loss,
+    nll_loss,
+    smooth_l1_loss,
+)
+from ooctrain.functional.norm import batch_norm, group_norm, instance_norm, layer_norm
+from ooctrain.functional.pointwise import (
     cat,
     concat,
     dropout,
@@ -31,24 +49,6 @@ from ooctrain.functional.elementwise import (
     stochastic_depth,
     tanh,
 )
-from ooctrain.functional.images import (
-    adaptive_avg_pool2d,
-    avg_pool2d,
-    from_bytes,
-    interpolate,
-    max_pool2d,
-    pad,
-    pixel_shuffle,
-)
-from ooctrain.functional.losses import (
-    binary_cross_entropy_with_logits,
-    cross_entropy,
-    l1_loss,
-    mse_loss,
-    nll_loss,
-    smooth_l1_loss,
-)
-from ooctrain.functional.norm import batch_norm, group_norm, instance_norm, layer_norm
 
 __all__ = [
     "IntOrPair", "adaptive_avg_pool2d", "avg_pool2d", "batch_norm",

@@ -1,7 +1,7 @@
 """Activations whose gradient reads their input, and softmax, with PyTorch's arguments.
 
 All but PReLU and softmax are rows of one table of functions, and PReLU is made of two of those.
-`inplace` is accepted and ignored, as in `elementwise.py`. Read next: `../layers/function.py`.
+`inplace` is accepted and ignored, as in `pointwise.py`. Read next: `../layers/function.py`.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
-"""Linear maps: the linear layer, convolution and its transpose.
+"""Linear maps as functions: the linear layer, convolution, transposed convolution.
 
 All sizes are known when a call is recorded, so this is where the algorithm of a convolution is
-chosen. Read next: `../layers/conv2d.py`.
+chosen. PyTorch's arguments are turned into the form that operations take. Read next:
+`../layers/conv2d.py`.
 """
 
 from __future__ import annotations
@@ -19,54 +20,7 @@ from ooctrain.layers.layout import Pad
 from ooctrain.layers.linear import Linear
 from ooctrain.step.op import Pair, Sides
 
-# PyTorch's arguments, turned into the form that the operations take.
-#
-# PyTorch takes one number for both axes and None for an absent tensor. Operations take pairs
-# (rows, columns) and lists of only the tensors that are present.
-
-
 IntOrPair = int | Sequence[int]
-
-
-def present(*tensors: Tensor | None) -> list[Tensor]:
-    """Those of the tensors that are not None, in order."""
-    return [tensor for tensor in tensors if tensor is not None]
-
-
-def pair(value: IntOrPair) -> Pair:
-    """(rows, columns), from one whole number for both or from two.
-
-    Raises:
-        ConfigError: `value` is neither.
-    """
-    try:
-        rows, columns = (value, value) if isinstance(value, int | Integral) else value
-        return index(rows), index(columns)
-    except (TypeError, ValueError) as error:
-        raise ConfigError(f"{value!r} is not a whole number or a pair of whole numbers") from error
-
-
-def sides(value: Sequence[int]) -> Sides:
-    """(top, bottom, left, right), from PyTorch's (left, right, top, bottom).
-
-    Raises:
-        ConfigError: `value` is not four whole numbers.
-    """
-    try:
-        left, right, top, bottom = map(index, value)
-    except (TypeError, ValueError) as error:
-        raise ConfigError(
-            f"pad: {value!r} is not four whole numbers", code="OOC-106",
-            fix="(left, right, top, bottom)",
-        ) from error  # fmt: skip
-    return top, bottom, left, right
-
-
-def finite(value: float, what: str) -> float:
-    """A finite number. Raises ConfigError: `value` is not one."""
-    if not (isinstance(value, Real) and math.isfinite(value)):
-        raise ConfigError(f"{what} {value!r} is not a finite number", code="OOC-106")
-    return float(value)
 
 
 def linear(input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
@@ -85,7 +39,7 @@ def conv2d(
     """2-d convolution: (N, C, H, W) and (K, C / groups, R, S) give (N, K, OH, OW).
 
     OH = floor((H + 2 padding - dilation (R - 1) - 1) / stride) + 1. Which algorithm computes it is
-    fixed here, by its shape and what `oc.trace(conv_algorithm=)` asks for.
+    fixed here, by its shape and what `oc.trace(conv_algorithm=)` requests.
 
     Args:
         bias: (K,), or None.
@@ -123,7 +77,7 @@ def conv_transpose2d(
 
     Args:
         bias: (C,), or None.
-        stride, padding, dilation, groups: of the convolution that leads back from output to input.
+        stride, padding, dilation, groups: as of the convolution from output back to input.
         output_padding: rows and columns more below and to the right, fewer than stride or dilation.
 
     Raises:
@@ -178,3 +132,49 @@ def _sides(padding: IntOrPair | str, kernel: Pair, dilation: Pair, stride: Pair)
         return top, bottom, left, right
     rows, columns = pair(padding)
     return rows, rows, columns, columns
+
+
+# PyTorch's arguments in the form that the operations take. PyTorch takes one number for both axes
+# and None for an absent tensor; operations take pairs (rows, columns) and lists of only the tensors
+# that are present.
+
+
+def present(*tensors: Tensor | None) -> list[Tensor]:
+    """Those of the tensors that are not None, in order."""
+    return [tensor for tensor in tensors if tensor is not None]
+
+
+def pair(value: IntOrPair) -> Pair:
+    """(rows, columns), from one whole number for both or from two.
+
+    Raises:
+        ConfigError: `value` is neither.
+    """
+    try:
+        rows, columns = (value, value) if isinstance(value, int | Integral) else value
+        return index(rows), index(columns)
+    except (TypeError, ValueError) as error:
+        raise ConfigError(f"{value!r} is not a whole number or a pair of whole numbers") from error
+
+
+def sides(value: Sequence[int]) -> Sides:
+    """(top, bottom, left, right), from PyTorch's (left, right, top, bottom).
+
+    Raises:
+        ConfigError: `value` is not four whole numbers.
+    """
+    try:
+        left, right, top, bottom = map(index, value)
+    except (TypeError, ValueError) as error:
+        raise ConfigError(
+            f"pad: {value!r} is not four whole numbers", code="OOC-106",
+            fix="(left, right, top, bottom)",
+        ) from error  # fmt: skip
+    return top, bottom, left, right
+
+
+def finite(value: float, what: str) -> float:
+    """A finite number. Raises ConfigError: `value` is not one."""
+    if not (isinstance(value, Real) and math.isfinite(value)):
+        raise ConfigError(f"{what} {value!r} is not a finite number", code="OOC-106")
+    return float(value)

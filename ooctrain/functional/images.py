@@ -19,7 +19,7 @@ import numpy as np
 from ooctrain.engine.tensor import Tensor, call
 from ooctrain.errors import ConfigError, ShapeError
 from ooctrain.functional.conv import IntOrPair, finite, pair, sides
-from ooctrain.functional.elementwise import cat
+from ooctrain.functional.pointwise import cat
 from ooctrain.layers.arithmetic import BytesToFloat
 from ooctrain.layers.layout import ConstantPad, Pad
 from ooctrain.layers.pooling import AdaptiveAvgPool2d, AvgPool2d, MaxPool2d, PoolGeometry
@@ -227,7 +227,7 @@ def pad(
         pad: (left, right, top, bottom), PyTorch's order, not negative.
         mode: "constant": `value`; "reflect": mirrored at the outermost pixels, each side less than
             the image.
-        value: of a constant border; None: 0.
+        value: value of a constant border; None: 0.
 
     Raises:
         ConfigError: a value for what is mirrored, no such mode (PyTorch's "replicate" and

@@ -37,7 +37,7 @@ def batch_norm(
         weight, bias: (C,); None: 1 and 0.
         training: by the batch.
         momentum: weight of this batch in the running statistics; None: cumulative average.
-        num_batches_tracked: counter beside the running statistics (in PyTorch the module counts);
+        num_batches_tracked: counter of the running statistics (in PyTorch the module counts);
             None: not counted, and `momentum` must be given.
         eps: added to the variance.
 
@@ -104,7 +104,7 @@ def layer_norm(
     """Normalises over the last axes, those of `normalized_shape`, by their own mean and deviation.
 
     Args:
-        weight, bias: of `normalized_shape`; None: 1 and 0.
+        weight, bias: in the shape `normalized_shape`; None: 1 and 0.
         eps: added to the variance.
 
     Raises:

@@ -99,7 +99,7 @@ def repeat_command(request: pytest.FixtureRequest, what: str) -> str:
     """A line with the command that runs one test of the laws again, with the same cases.
 
     Args:
-        request: of that test.
+        request: pytest's, of that test.
         what: "planner", "allocator", "rewrite", "bands" or "split".
     """
     config = request.config

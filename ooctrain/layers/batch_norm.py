@@ -1,10 +1,10 @@
-"""Batch normalisation in separate calls: statistics, apply, and two calls of gradient.
+"""Batch normalisation as separate calls, because their results have different lifetimes.
 
-For x (N, C, H, W) or (N, C), and gamma and beta (C), y = gamma (x - mean) / std + beta. The calls
-are separate because their results have different lifetimes: the statistics are tiny and worth
-keeping, while the output is large and may be recomputed from them. The fusing rewrite adds ReLU and
-the residual sum to these calls (`relu`, `residual`; `mask` in the gradient). Source: Ioffe and
-Szegedy 2015. Read next: `batch_norm.py` for evaluation; `pooling.py`.
+For x (N, C, H, W) or (N, C), and gamma and beta (C), y = gamma (x - mean) / std + beta. Statistics
+are tiny and worth keeping, while the output is large and may be recomputed from them; the gradient
+is two calls, a reduction and a pass over x. The fusing rewrite adds ReLU and the residual sum to
+these calls (`relu`, `residual`; `mask` in the gradient). Source: Ioffe and Szegedy 2015. Read next:
+`instance_norm.py`; `kernels/cpu/batch_norm.py`.
 """
 
 from __future__ import annotations
@@ -174,11 +174,9 @@ def _column(values: np.ndarray, x: np.ndarray) -> np.ndarray:
     return values[:, None, None] if x.ndim == 4 else values
 
 
-# The running statistics of batch norm, for evaluation.
-#
-# The statistics of each batch update running averages, from which 1 / std is computed. Running
-# statistics are state, so their update is a call of its own that runs once: a forward pass that is
-# computed again has no side effects. Source: Ioffe and Szegedy 2015, algorithm 2.
+# Running statistics, for evaluation. They are state, so the update by a batch's statistics is a
+# call of its own that runs once: a forward pass that is computed again has no side effects. Source:
+# Ioffe and Szegedy 2015, algorithm 2.
 
 
 @dataclass(frozen=True, slots=True)

@@ -29,10 +29,10 @@ class ConvTranspose2d(Convolution):
     """Every x is spread by W over the pixels that a convolution's window would read [+ b].
 
     Args:
-        geometry: of the convolution that leads back from y to x.
+        geometry: geometry of the convolution that leads back from y to x.
         kernel: (R, S).
         size: (OH, OW), one of the sizes that this convolution takes to (H, W).
-        algorithm: of the three convolutions, as in `Conv2d`.
+        algorithm: algorithm of the three convolutions, as in `Conv2d`.
     """
 
     geometry: Geometry

@@ -1,10 +1,9 @@
-"""Elementwise functions whose gradient reads the input: GELU, SiLU, hard variants, bounds.
+"""Elementwise functions as operations, each a line of arithmetic with its derivative.
 
-They differ in one line of arithmetic and its derivative, so they are one operation with a table,
-`FUNCTIONS`; the shape may be any. The derivative is computed from x, the only value that is kept.
-Activations whose gradient needs the output alone are in `relu.py` and `function.py`: they keep
-less. Sources: Hendrycks and Gimpel 2016 (GELU); Howard et al. 2019 (the hard variants). Read next:
-`arithmetic.py`.
+The functions whose gradient reads the input (GELU, SiLU, hard variants, bounds) are one operation
+with a table, `FUNCTIONS`. Tanh and sigmoid, whose gradients read the output alone, are operations
+of their own, as is ReLU (`relu.py`): they keep less. The shape may be any. Sources: Hendrycks and
+Gimpel 2016 (GELU); Howard et al. 2019 (the hard variants). Read next: `arithmetic.py`.
 """
 
 from __future__ import annotations
@@ -19,68 +18,8 @@ import numpy as np
 from ooctrain.layers.relu import Pointwise, PointwiseGrad
 from ooctrain.step.op import Spec, require
 
-# Smooth activations: tanh and sigmoid, whose gradients read the output alone.
-#
-# Both derivatives are functions of y, 1 - y^2 and y (1 - y), so x is not kept and y may overwrite
-# it. The two operations share all but the function itself; the shape may be any.
-
-
 #: What an exponential or a tanh is worth in floating point operations, for the cost model.
 EXP_FLOPS = 10
-
-
-@dataclass(frozen=True, slots=True)
-class Tanh(Pointwise):
-    """y = tanh(x)."""
-
-    name: ClassVar[str] = "tanh"
-
-    def reference(self, x, scalars):
-        return (np.tanh(x),)
-
-    def vjp(self, tape, ins, outs, grads):
-        return tape.call(TanhGrad(), (grads[0], outs[0]), of=ins)
-
-    def flops(self, ins, outs):
-        return EXP_FLOPS * outs[0].size
-
-
-@dataclass(frozen=True, slots=True)
-class TanhGrad(PointwiseGrad):
-    """dx = dy (1 - y^2). Reads (dy, y)."""
-
-    name: ClassVar[str] = "tanh_grad"
-
-    def reference(self, dy, y, scalars):
-        return (dy * (1 - y * y),)
-
-
-@dataclass(frozen=True, slots=True)
-class Sigmoid(Pointwise):
-    """y = 1 / (1 + exp(-x))."""
-
-    name: ClassVar[str] = "sigmoid"
-
-    def reference(self, x, scalars):
-        # In this form nothing overflows: exp(-|x|) is at most 1.
-        small = np.exp(-np.abs(x))
-        return (np.where(x >= 0, 1 / (1 + small), small / (1 + small)),)
-
-    def vjp(self, tape, ins, outs, grads):
-        return tape.call(SigmoidGrad(), (grads[0], outs[0]), of=ins)
-
-    def flops(self, ins, outs):
-        return EXP_FLOPS * outs[0].size
-
-
-@dataclass(frozen=True, slots=True)
-class SigmoidGrad(PointwiseGrad):
-    """dx = dy y (1 - y). Reads (dy, y)."""
-
-    name: ClassVar[str] = "sigmoid_grad"
-
-    def reference(self, dy, y, scalars):
-        return (dy * y * (1 - y),)
 
 
 Array = Any
@@ -96,7 +35,7 @@ class Function:
     Args:
         value: (x, parameter) -> f(x).
         slope: (x, parameter) -> f'(x).
-        flops: of one value.
+        flops: operations of one value.
     """
 
     value: Callable[[Array, float], Array]
@@ -215,3 +154,61 @@ FUNCTIONS: Mapping[str, Function] = {
         lambda x, p: np.minimum(x, x.dtype.type(p)), lambda x, p: np.where(x > p, 0, 1)
     ),
 }
+
+
+# Tanh and sigmoid. Both derivatives are functions of y, 1 - y^2 and y (1 - y), so x is not kept and
+# y may overwrite it.
+
+
+@dataclass(frozen=True, slots=True)
+class Tanh(Pointwise):
+    """y = tanh(x)."""
+
+    name: ClassVar[str] = "tanh"
+
+    def reference(self, x, scalars):
+        return (np.tanh(x),)
+
+    def vjp(self, tape, ins, outs, grads):
+        return tape.call(TanhGrad(), (grads[0], outs[0]), of=ins)
+
+    def flops(self, ins, outs):
+        return EXP_FLOPS * outs[0].size
+
+
+@dataclass(frozen=True, slots=True)
+class TanhGrad(PointwiseGrad):
+    """dx = dy (1 - y^2). Reads (dy, y)."""
+
+    name: ClassVar[str] = "tanh_grad"
+
+    def reference(self, dy, y, scalars):
+        return (dy * (1 - y * y),)
+
+
+@dataclass(frozen=True, slots=True)
+class Sigmoid(Pointwise):
+    """y = 1 / (1 + exp(-x))."""
+
+    name: ClassVar[str] = "sigmoid"
+
+    def reference(self, x, scalars):
+        # In this form nothing overflows: exp(-|x|) is at most 1.
+        small = np.exp(-np.abs(x))
+        return (np.where(x >= 0, 1 / (1 + small), small / (1 + small)),)
+
+    def vjp(self, tape, ins, outs, grads):
+        return tape.call(SigmoidGrad(), (grads[0], outs[0]), of=ins)
+
+    def flops(self, ins, outs):
+        return EXP_FLOPS * outs[0].size
+
+
+@dataclass(frozen=True, slots=True)
+class SigmoidGrad(PointwiseGrad):
+    """dx = dy y (1 - y). Reads (dy, y)."""
+
+    name: ClassVar[str] = "sigmoid_grad"
+
+    def reference(self, dy, y, scalars):
+        return (dy * y * (1 - y),)

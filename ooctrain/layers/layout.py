@@ -24,7 +24,7 @@ class Reshape(Op):
 
     Args:
         source: shape of the input (part of the operation: whether memory moves depends on it).
-        shape: of the output.
+        shape: shape of the output.
     """
 
     source: Index

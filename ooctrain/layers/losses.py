@@ -1,10 +1,10 @@
-"""What the losses of class labels share: rows of logits, a label per row, one number kept per row.
+"""Losses as operations: a number for each row or element, or their sum or mean.
 
-Logits are (N, K) or (N, K, H, W). Images and pixels alike are rows of K logits, so scratch and work
-follow from the numbers of rows and logits alone, whatever the loss of a row is. A mean is taken
-over the rows of the call, unless an additional input gives the divisor: thus a batch that is
-processed in parts is averaged as a whole (`LabelWeight`). Read next: `losses.py`, the plain
-loss, then `losses.py`.
+Logits are (N, K) or (N, K, H, W), with a label for each image or pixel: both are rows of K logits,
+so scratch and work follow from the numbers of rows and logits alone. Losses of values take a
+prediction and a target of one shape. The gradient of the loss itself is an input like any other.
+Source: PyTorch's definitions; label smoothing: Szegedy et al. 2016, section 7; smooth absolute
+error: Girshick 2015. Read next: `reduction.py`; `kernels/cpu/losses.py`.
 """
 
 from __future__ import annotations
@@ -20,6 +20,10 @@ from ooctrain.errors import ConfigError
 from ooctrain.layers.function import EXP_FLOPS, sigmoid
 from ooctrain.step.op import Op, Spec, require, require_float
 from ooctrain.step.trace import Kind
+
+# What the losses of class labels share: rows of logits, a label per row, one number kept per row. A
+# mean is taken over the rows of the call, unless an additional input gives the divisor: thus a
+# batch that is processed in parts is averaged as a whole (`LabelWeight`).
 
 Reduction = Literal["mean", "sum", "none"]
 #: So many float32 hold a float64: their sum, the largest first.
@@ -144,13 +148,9 @@ def log_sum_exp(rows: np.ndarray) -> np.ndarray:
     return peak + np.log(np.exp(rows - peak[:, None]).sum(axis=1))
 
 
-# Softmax cross-entropy, per image or per pixel.
-#
-# Logits (N, K) or (N, K, H, W) and labels give the mean or the sum of the losses. Forward keeps the
-# log-sum-exp of each row, one number, instead of the probabilities. The gradient is (exp(logit -
-# lse)
-# - onehot) / rows, times the gradient of the loss itself, which is an input like any other. Labels
-# are checked when they enter (`check_labels`), not in kernels.
+# Softmax cross-entropy. Forward keeps the log-sum-exp of each row instead of the probabilities. The
+# gradient is (exp(logit - lse) - onehot) / rows, times the gradient of the loss. Labels are checked
+# when they enter (`check_labels`), not in kernels.
 
 
 @dataclass(frozen=True, slots=True)
@@ -251,12 +251,9 @@ def looks_like_probabilities(logits: np.ndarray) -> bool:
     )
 
 
-# Negative log-likelihood: minus the log-probability that a network gives to the true class.
-#
-# Log-probabilities (N, K) or (N, K, H, W), labels and class weights give a loss for each label, 0
-# where the label is ignored. The sum or mean is a call of its own (`reduction.py`). Only the
-# label's own element is read, so a class of probability 0 does not affect the losses of other
-# labels. Read next: `update.py`.
+# Negative log-likelihood: minus the log-probability that a network gives to the true class, for
+# each label, 0 where it is ignored. The sum or mean is a call of its own (`reduction.py`). Only the
+# label's own element is read, so a class of probability 0 does not affect other labels.
 
 
 @dataclass(frozen=True, slots=True)
@@ -304,7 +301,7 @@ class LabelLikelihoodGrad(Op):
     """dx = -weights[label] dy at the label, else 0. Reads (labels, weights, dy).
 
     Args:
-        shape: of dx.
+        shape: shape of dx.
     """
 
     shape: tuple[int, ...]
@@ -325,12 +322,9 @@ class LabelLikelihoodGrad(Op):
         return (row_order(dx, self.shape),)
 
 
-# Cross-entropy with class weights, label smoothing, or a loss for each row: PyTorch's options.
-#
-# The result is a mean, a sum, or the loss of every row. The plain form in `losses.py` stays
-# small and fast; this one reads one additional input, the weights, and keeps the same log-sum-exp.
-# Source: PyTorch's definition of `cross_entropy` (label smoothing: Szegedy et al. 2016, section
-# 7).
+# Cross-entropy with class weights, label smoothing, or a loss for each row: PyTorch's options. The
+# plain form stays small and fast; this one reads one additional input, the weights, and keeps the
+# same log-sum-exp.
 
 
 @dataclass(frozen=True, slots=True)
@@ -434,14 +428,9 @@ def _counted(
     return number_of(divisor[0]) if divisor else weights[labels].sum()
 
 
-# Losses of values, element by element: binary cross-entropy of logits, smooth absolute error,
-# terms of cross-entropy with class probabilities.
-#
-# Predictions and targets of one shape give a loss for each element. Weights, sums and means are
-# other operations (`reduction.py`), so a loss is a function of two numbers in a table,
-# `VALUE_LOSSES`, as in `function.py`. Sources: PyTorch's definitions; Girshick 2015 (smooth
-# absolute error).
-
+# Losses of values, element by element: binary cross-entropy of logits, smooth absolute error, terms
+# of cross-entropy with class probabilities. Weights, sums and means are other operations, so a loss
+# is a function of two numbers in a table, `VALUE_LOSSES`, as in `function.py`.
 
 Array = Any
 
@@ -551,12 +540,8 @@ VALUE_LOSSES: Mapping[str, FunctionOfTwo] = {
 }
 
 
-# Losses of values: squared and absolute differences, as a mean, a sum, or one for each element.
-#
-# Prediction and target have the same shape. Both errors are antisymmetric, so one operation gives
-# the gradient of either side, with the two exchanged. The gradient of the loss itself is an input
-# like any other.
-
+# Squared and absolute differences. Both errors are antisymmetric, so one operation gives the
+# gradient of either side, with the two exchanged.
 
 MeanOrSum = Literal["mean", "sum"]
 

@@ -1,9 +1,7 @@
-"""The windows of a pooling, and max pooling with its gradient.
+"""Pooling: each window of an image becomes one value, its maximum or its mean.
 
-Max pooling maps x (N, C, H, W) to y (N, C, OH, OW) and to the place of each maximum in its window,
-one byte per output (r * S + s). The gradient needs these bytes only: neither x nor y is kept.
-Padding has four sides, so that a tile is padded only at the border of the image. Read next:
-`pooling.py`.
+The operations map x (N, C, H, W) to y (N, C, OH, OW). Padding has four sides, so that a tile is
+padded only at the border of the image. Read next: `resampling.py`; `kernels/cpu/pooling.py`.
 """
 
 from __future__ import annotations
@@ -26,7 +24,7 @@ class PoolGeometry:
 
     Args:
         kernel, stride: (rows, columns).
-        padding: of the four sides, each less than the window's extent.
+        padding: padding of the four sides, each less than the window's extent.
         dilation: rows and columns from cell to cell of a window.
     """
 
@@ -94,6 +92,10 @@ class PoolGeometry:
         """The image without its border."""
         top, _, left, _ = self.padding
         return padded[:, :, top : top + size[0], left : left + size[1]].copy()
+
+
+# Max pooling also gives the place of each maximum in its window, one byte per output (r * S + s).
+# The gradient needs these bytes only: neither x nor y is kept.
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,16 +171,14 @@ def _enough(extent: int, before: int, after: int, window: int, stride: int) -> i
     return max(after, (outputs - 1) * stride + window - extent - before)
 
 
-# Average pooling over windows, and to a given size, with their gradients.
-#
-# The pooling maps x (N, C, H, W) to y (N, C, OH, OW). A mean is linear, so the gradient
-# distributes each dy over the cells that were averaged and needs no value of the forward pass. It
-# only has to know which cells count, that is, whether padding does.
+# Average pooling, over windows or to a given size. A mean is linear, so the gradient distributes
+# each dy over the cells that were averaged and needs no value of the forward pass. It only has to
+# know which cells count, that is, whether padding does.
 
 
 @dataclass(frozen=True, slots=True)
 class AvgPool2d(Op):
-    """y = mean of each window; cells of the padding count unless told otherwise, as in PyTorch."""
+    """y = mean of each window; cells of the padding count by default, as in PyTorch."""
 
     geometry: PoolGeometry
     count_include_pad: bool = True

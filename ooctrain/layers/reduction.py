@@ -1,9 +1,9 @@
-"""Sums over some axes, and their gradient: one value spread along these axes again.
+"""A sum over some axes has a spread along these axes as its gradient, which is true in reverse too.
 
-A sum leaves extent 1 along the axes that it reduces; a spread does the reverse, and each is the
-gradient of the other. One call sums axes that are adjacent in memory, so that it is always (outer,
-rows, inner) -> (outer, inner). Axes that are not adjacent are summed by several calls in sequence
-(`groups_of_axes`). Read next: `arithmetic.py`.
+A sum leaves extent 1 along the axes that it reduces; a spread repeats one value along them. One
+call sums axes that are adjacent in memory, so that it is always (outer, rows, inner) -> (outer,
+inner). Axes that are not adjacent are summed by several calls in sequence (`groups_of_axes`). Read
+next: `arithmetic.py`.
 """
 
 from __future__ import annotations
@@ -141,10 +141,8 @@ def _with_ones(shape: Sequence[int], axes: Sequence[int]) -> Index:
     return tuple(1 if axis in axes else extent for axis, extent in enumerate(shape))
 
 
-# The gradient of a bias: one value is added everywhere, so its gradient is summed from everywhere.
-#
-# It sums dy (N, K, H, W) or (N, K) to db (K). Every layer with a bias, linear or convolution, has
-# the same bias gradient, so it is a call of its own.
+# The gradient of a bias: one value is added everywhere, so its gradient is summed from everywhere,
+# dy (N, K, H, W) or (N, K) to db (K). Every layer with a bias, linear or convolution, has it.
 
 
 @dataclass(frozen=True, slots=True)

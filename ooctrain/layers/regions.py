@@ -26,7 +26,7 @@ class Slice(Op):
     Args:
         full: shape of the input (part of the operation, so that its gradient knows it).
         start: first index along each axis.
-        shape: of the block.
+        shape: shape of the block.
     """
 
     full: Index

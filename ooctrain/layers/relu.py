@@ -68,7 +68,7 @@ class ReLUGrad(PointwiseGrad):
 
 @dataclass(frozen=True, slots=True)
 class LeakyReLU(Pointwise):
-    """y = x where x > 0, else slope * x; slope > 0, so that the sign of y tells that of x."""
+    """y = x where x > 0, else slope * x; slope > 0, so that y has the sign of x."""
 
     slope: float = 0.01
     name: ClassVar[str] = "leaky_relu"

@@ -1,8 +1,7 @@
-"""Images in another size, by the nearest pixel or by bilinear interpolation, and their gradients.
+"""Images whose pixels come from other places: enlarged, reduced, or mirrored at a border.
 
-Both methods map x (N, C, H, W) to y (N, C, OH, OW). They are linear, separable and have no
-parameters: y = A x B^T, with a sparse matrix for the rows and one for the columns. So the gradient
-is dx = A^T dy B and reads dy alone. Read next: `instance_norm.py`.
+The operations have no parameters and are linear, so a gradient reads dy alone. Read next:
+`instance_norm.py`; `kernels/cpu/resampling.py`.
 """
 
 from __future__ import annotations
@@ -14,6 +13,10 @@ import numpy as np
 
 from ooctrain.step.op import Op, Pair, Sides, Spec, require, require_float
 
+# Another size, by the nearest pixel or bilinearly: x (N, C, H, W) to y (N, C, OH, OW). Both methods
+# are separable: y = A x B^T, with a sparse matrix for the rows and one for the columns, so that dx
+# = A^T dy B.
+
 BILINEAR_FLOPS = 8
 
 
@@ -21,13 +24,10 @@ BILINEAR_FLOPS = 8
 class Upsample(Op):
     """y[.., i, j] = x at (i H / OH, j W / OW), by `mode`.
 
-    Args:
-        size: (OH, OW).
-        mode: "nearest" or "bilinear".
-        corners: for "bilinear": whether the centres of the corner pixels of x and y coincide
-            (PyTorch: `align_corners`); if not, the borders of the images coincide.
-        place: of rows that are a part of larger images (first row of x, rows of all x, first row of
-            y, rows of all y); (): x and y are whole.
+    Args: size: (OH, OW). mode: "nearest" or "bilinear". corners: for "bilinear": whether the
+    centres of the corner pixels of x and y coincide (PyTorch: `align_corners`); if not, the borders
+    of the images coincide. place: where rows lie that are a part of larger images (first row of x,
+    all its rows, first of y, rows of all y); (): x and y are whole.
     """
 
     size: Pair
@@ -108,12 +108,10 @@ def _bilinear_weights(size: int, out: int, corners: bool) -> np.ndarray:
     return matrix
 
 
-# Reflection padding and its gradient.
-#
-# It maps x (N, C, H, W) to y (N, C, top + H + bottom, left + W + right), mirrored at the outermost
-# pixels, which are not repeated. Generators of images use it because a border of zeros would be
-# visible in their output. A tile of an image cannot be padded this way without the pixels that are
-# mirrored, so there is no tile rule.
+# Reflection padding: x (N, C, H, W) to y (N, C, top + H + bottom, left + W + right), mirrored at
+# the outermost pixels, which are not repeated. Generators of images use it because a border of
+# zeros would be visible in their output. A tile of an image cannot be padded this way without the
+# pixels that are mirrored, so there is no tile rule.
 
 
 @dataclass(frozen=True, slots=True)

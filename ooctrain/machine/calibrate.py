@@ -63,13 +63,13 @@ def calibrate(
     Args:
         trainer: without a budget; it can be used again afterwards.
         images, labels: a batch.
-        name: of the machine that comes out.
+        name: name of the machine that comes out.
         steps: measured at least; medians count.
 
     Returns:
         A machine whose link is as fast as the cores copy.
 
-    Cost: about 10 times as many steps as asked for; those of `naive` last several times as long.
+    Cost: about 10 times as many steps as requested; those of `naive` last several times as long.
         Up to three arenas at a time: the in-core one and smaller ones.
     """
     in_core = trainer.prepare(images.shape).plan

@@ -2,7 +2,7 @@
 
 The slab's own file is timed (`devices/host_file.py`), with copies as large as a step's and as
 small as a block, so what is measured is what a step meets: pieces, several on their way, past the
-page cache. Reading beside writing decides what the planner is told. Where the two together take
+page cache. The planner is given the speed of reading while writing. Where the two together take
 nearly as long as one after the other, the disk is one link that both share; where they take hardly
 longer than the slower of them, each direction has its own. Read next: `calibrate.py`;
 `step/machine.py`, `Disk`.
@@ -23,7 +23,7 @@ from ooctrain.step.machine import Disk
 COPY_BYTES = 16 << 20
 COPIES = 8
 SMALL_COPIES = 32
-#: What is written in all: once to lay the file out, then alone, then beside reading.
+#: What is written in all: once to lay the file out, then alone, then while reading.
 WRITTEN_BYTES = 3 * COPIES * COPY_BYTES + SMALL_COPIES * BLOCK_BYTES
 
 
@@ -46,7 +46,7 @@ def measure_disk(folder: str) -> Disk:
     """Writes `WRITTEN_BYTES` to a file in the folder, which is gone afterwards.
 
     Raises:
-        ConfigError: nothing, or not so much, can be spilled to the folder.
+        ConfigError: the folder is not writable or has too little space.
         TransferError: the disk fails.
     """
     slab = HostFile(Spill(folder), 2 * COPIES * COPY_BYTES)

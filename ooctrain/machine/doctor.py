@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 Level = Literal["ok", "warn", "fail"]
 OLDEST_PYTHON, NEWEST_PYTHON = (3, 11), (3, 14)
 SMALL_MEMORY_BYTES = 4 * GIB
-#: Of address space, what a process that trains takes besides this one: stacks and a small arena.
+#: Address space that a training process takes on top of this one: stacks and a small arena.
 TRAINING_BYTES = 200 * MIB
 
 
@@ -46,7 +46,7 @@ class Finding:
     """What a check found.
 
     Args:
-        name: of the check.
+        name: name of the check.
         level: "ok", "warn" (works, but slower or without something), "fail".
         text: what there is.
         fix: the command or step that mends it.
@@ -103,9 +103,9 @@ def check_kernels() -> Finding:
 
 def _limited_compiler() -> ConfigError | None:
     """Why kernels that are not in the cache cannot be compiled, where `ulimit` is the reason."""
-    kept_code = importlib.import_module("ooctrain.layers.kernels.cpu.runtime.jit")
+    kept_code = importlib.import_module("ooctrain.layers.kernels.cpu.runtime.kernel_jit")
     try:
-        kept_code.require_room(kept_code.COMPILER_BYTES + TRAINING_BYTES)
+        kept_code.require_compiler_memory(kept_code.COMPILER_BYTES + TRAINING_BYTES)
     except ConfigError as error:
         return error
     return None
@@ -156,7 +156,7 @@ def check_cores() -> Finding:
 def check_memory() -> Finding:
     """Memory that is free for the arena and the host slab, with the limits of this process."""
     host_vm = importlib.import_module("ooctrain.devices.cpu.host_vm")
-    room = host_vm.tightest_room()
+    room = host_vm.tightest_limit()
     if room is None:
         return Finding("memory", "warn", "this system does not say how much is free")
     text = f"{format_bytes(room.free_bytes)} free"
@@ -209,7 +209,7 @@ def check_gpu() -> Finding:
 
 
 def check_gpu_compiler() -> Finding:
-    """numba-cuda beside numba, and the toolkit that both need: a kernel of one line is compiled,
+    """numba-cuda with numba, and the toolkit that both need: a kernel of one line is compiled,
     linked, loaded, launched, and what it wrote is read back."""
     cuda_open = _cuda_open()
     names = ("numba", "numba-cuda", *cuda_open.TOOLKIT_WHEELS.values())

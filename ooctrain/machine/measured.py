@@ -43,8 +43,8 @@ class Rates:
     """What the calls of a step reach.
 
     Args:
-        flops_per_us: of those bound by arithmetic.
-        memory_bytes_per_us: of the others.
+        flops_per_us: speed of calls bound by arithmetic.
+        memory_bytes_per_us: speed of the others.
     """
 
     flops_per_us: float
@@ -53,11 +53,11 @@ class Rates:
 
 @dataclass(frozen=True, slots=True)
 class Copies:
-    """What copies reach with no call beside them.
+    """What copies reach while no call runs.
 
     Args:
         out_bytes_per_us, in_bytes_per_us: once bytes move.
-        latency_us: of each besides, its handing over to another thread included.
+        latency_us: start-up time of each, its handing over to another thread included.
     """
 
     out_bytes_per_us: float
@@ -90,14 +90,14 @@ def rates_of(profile: Mapping[str, float], trace: Trace) -> Rates:
         else:
             moved, moved_us = moved + size, moved_us + duration_us
     memory_rate = moved / moved_us if moved_us else 1.0
-    # A network without convolutions tells nothing about arithmetic: assume that it is never the
+    # A network without convolutions says nothing about arithmetic: assume that it is never the
     # limit.
     flops_rate = flops / flops_us if flops_us else memory_rate * OPERATIONS_PER_BYTE
     return Rates(flops_rate, memory_rate)
 
 
 def issue_us_of(in_core: Collection[Timeline], plan: Plan) -> float:
-    """What each instruction costs besides calls and copies: what is left of an in-core step when
+    """What each instruction costs on top of calls and copies: what is left of an in-core step when
     these are subtracted, shared out among all instructions.
     """
     calls_us = sum(_durations_us(in_core, "C").values())
@@ -116,9 +116,9 @@ def copies_of(
     bandwidth is that of copies timed by themselves, and the latency 0.
 
     Args:
-        plan, synchronous: of the steps without overlap, and their time lines.
+        plan, synchronous: plan of the steps without overlap, and their time lines.
         in_core: time lines of in-core steps, for the durations of the calls.
-        issue_us: of each instruction (`issue_us_of`).
+        issue_us: cost of each instruction (`issue_us_of`).
     """
     lines = [line for line in synchronous if line.bytes_out and line.bytes_in]
     if not lines:
@@ -216,7 +216,7 @@ class MeasuredRun:
 
 
 def with_disturbance(machine: Machine, beside: MeasuredRun) -> Machine:
-    """The machine with what copies cost the calls that run beside them.
+    """The machine with what copies cost the calls that run at the same time.
 
     First `interference` is fitted, so that the calls are predicted as long as they were; then
     `copy_issue_us` is taken out of the latency, so that the step is predicted as long as it was.

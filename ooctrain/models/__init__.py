@@ -41,7 +41,7 @@ class Recipe:
 
     Args:
         make: takes num_classes, stem, in_channels.
-        height, width, channels, classes: of the usual images and labels.
+        height, width, channels, classes: those of the usual images and labels.
         target: "class": a class number for each image; "pixels": one for each pixel; "image":
             another image.
         own: which of these are the defaults of a function of one's own: "classes", "channels".
@@ -115,7 +115,7 @@ def recipe_of(name: str) -> Recipe:
 
 
 def expect_classes(name: str, wanted: int, target: Target) -> None:
-    """Raises ConfigError where a network cannot be built with as many outputs as asked for.
+    """Raises ConfigError where a network cannot be built with as many outputs as requested.
 
     Args:
         target: what it learns; one that makes images has none that could be counted.
@@ -150,7 +150,7 @@ def build(
         stem: "imagenet": torchvision's layout; "cifar": for small images (28 to 64 pixels). None:
             the one for the images that the network is usually given: torchvision's, and of LeNet
             the one for 32 x 32.
-        in_channels: of the images; None: 3, or the default of your own function.
+        in_channels: channels of the images; None: 3, or the default of your own function.
 
     Raises:
         ConfigError: no such network, or no such stem.

@@ -2,8 +2,8 @@
 
 The function gets those of the arguments num_classes, stem and in_channels of `models.build` that
 are among its parameters, and returns a `Module`. A network of fixed size therefore need not take
-any argument. Where nobody says how many classes or channels there are, the function's own defaults
-do. A graph or a state that another framework has written is no such file; the error says
+any argument. Where the number of classes or channels is not given, the function's own defaults
+do. A graph or a state that another framework has written is not such a file; the error says
 how its network and its weights come here. Read next: `__init__.py`.
 """
 

@@ -83,7 +83,7 @@ class MultiscaleDiscriminator(nn.Module):
     """Tells real patches of an image from generated ones, with a network for each scale.
 
     Args:
-        in_channels: of label map and image together.
+        in_channels: channels of label map and image together.
         base: filters of the first convolution.
         layers: convolutions of stride 2.
         scales: each half the size of the one before.
@@ -132,10 +132,10 @@ class Pix2PixHD(nn.Module):
     """The generator `netG` and the discriminators `netD`.
 
     Args:
-        in_channels: of the label map.
+        in_channels: channels of the label map.
         base: channels of generator and discriminators at full size.
-        steps, blocks: of the generator.
-        layers, scales: of the discriminators.
+        steps, blocks: steps and blocks of the generator.
+        layers, scales: layers and scales of the discriminators.
         perceptual: adds the difference of VGG-19's features to the generator's loss.
     """
 
@@ -194,7 +194,7 @@ class Pix2PixHD(nn.Module):
 
     def _perceptual(self, generated: Tensor, target: Tensor) -> Tensor:
         """Weighted mean absolute differences of VGG-19's features; the target's are constants."""
-        assert self.vgg is not None, "asked for only where there is one"
+        assert self.vgg is not None, "used only where there is one"
         with no_grad():
             wanted = self.vgg(target)
         pairs = zip(PERCEPTUAL_WEIGHTS.values(), self.vgg(generated), wanted, strict=True)

@@ -48,7 +48,7 @@ class XceptionBlock(nn.Module):
 
     Args:
         planes: channels after each of the three.
-        stride: of the third, and of the way round.
+        stride: stride of the third, and of the way round.
         skip: "conv": the way round is a 1 x 1 convolution with norm; "sum": the input itself;
             "none": there is none, and ReLU comes after each norm.
     """

@@ -15,7 +15,7 @@ from ooctrain.engine.parameter import Parameter
 from ooctrain.nn import init
 from ooctrain.nn.containers import Identity, ModuleDict, ModuleList, Sequential
 from ooctrain.nn.init import init_constant, init_kaiming_normal, init_normal
-from ooctrain.nn.losses import (
+from ooctrain.nn.loss_modules import (
     BCEWithLogitsLoss,
     CrossEntropyLoss,
     L1Loss,

@@ -97,7 +97,7 @@ class Sequential(_InOrder):
         for steps that accumulate: bands take the images of a batch one after the other anyway.
 
         Args:
-            bands: of the rows of its input, which keep their halos; or (tiles in H, tiles in W) of
+            bands: number of bands of its input, which keep their halos; or (tiles in H, in W) of
                 its output, which compute their halos again.
             again: bands run their forward calls once more in backward; False: what they make is
                 kept, swapped or made again as a planner likes. Tiles always run again.
@@ -221,7 +221,7 @@ def tilings_wanted(trace: Trace, model: Module) -> tuple[str, ...]:
     """Names of the tilings that parts of the model want (`nn.Sequential.tiled`), as of rewrites.
 
     Args:
-        trace: of a step, untiled.
+        trace: trace of a step, untiled.
     """
     found = []
     for name, part in model.named_modules():

@@ -44,7 +44,7 @@ class OwnLoss(Protocol):
     """A model that defines its own loss, since its step is more than one output and a named loss.
 
     Inception v3, which has a second classifier, and Pix2PixHD with its two players are such models.
-    Their own loss is used where "cross_entropy", the default, is asked for.
+    Their own loss is used where "cross_entropy", the default, is requested.
     """
 
     def loss(self, output: Any, target: Tensor) -> Tensor:

@@ -1,7 +1,9 @@
-"""Layers without weights: activations, poolings, padding, resizing, dropout.
+"""Layers that only apply a function: activations, poolings, padding, resizing, dropout.
 
-These modules own nothing but their settings. A setting is kept as it was given, under PyTorch's
-name, and handed to the function of `functional` that does the rest. Read next: `losses.py`.
+These modules own nothing but their settings (PReLU alone has a parameter). A setting is kept as it
+was given, under PyTorch's name, and handed to the function of `functional` that does the rest.
+`inplace` is accepted and ignored: `share_storage` decides where that is safe. Read next:
+`loss_modules.py`.
 """
 
 from __future__ import annotations
@@ -245,10 +247,7 @@ class StochasticDepth(Module):
         return f"p={self.p}, mode={self.mode}"
 
 
-# Activations as modules, those of `functional/activations.py`.
-#
-# A module keeps the settings of its activation under PyTorch's names; PReLU alone has a parameter.
-# `inplace` is accepted and ignored: `share_storage` decides where that is safe.
+# The activations of `functional/activations.py`.
 
 
 class GELU(Module):

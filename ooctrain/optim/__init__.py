@@ -1,13 +1,13 @@
 """Optimizers and schedules of their learning rates, with the names of `torch.optim`.
 
-An optimizer computes the next values of parameters from their gradients. Read next: `base.py`,
-`optimizers.py`, then `schedules/base.py`.
+An optimizer computes the next values of parameters from their gradients. Read next: `optimizer.py`,
+`optimizers.py`, then `schedules/scheduler.py`.
 """
 
 from typing import NoReturn
 
 from ooctrain.optim import schedules as lr_scheduler
-from ooctrain.optim.base import Optimizer, lr_name
+from ooctrain.optim.optimizer import Optimizer, lr_name
 from ooctrain.optim.optimizers import SGD, Adam, AdamW, RMSprop
 from ooctrain.optim.schedules import (
     CosineAnnealingLR,

@@ -1,7 +1,7 @@
-"""Optimizers, with the names, argument orders and defaults of `torch.optim`.
+"""Optimizers, with the names, argument orders, defaults of `torch.optim`.
 
 An optimizer turns the settings of a parameter group into the operation that updates its parameters
-and the names of their slots; `base.py` does the rest. Read next: `layers/update.py`.
+and the names of their slots; `optimizer.py` does the rest. Read next: `layers/update.py`.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any
 from ooctrain import plugins
 from ooctrain.errors import ConfigError
 from ooctrain.layers.update import AdamUpdate, RMSpropUpdate, SGDUpdate
-from ooctrain.optim.base import Optimizer, Params, momentum_in
+from ooctrain.optim.optimizer import Optimizer, Params, momentum_in
 from ooctrain.step.op import Op
 
 
@@ -144,12 +144,9 @@ class RMSprop(Optimizer):
         return RMSpropUpdate(alpha, eps, decay, momentum_in(group, lr), centered, lr)
 
 
-# Optimizers by name, with parameters: "adam", "adam:betas=0.8+0.9", "mine.py:Mine".
-#
-# An optimizer is named as a planner or an allocator is (`plugins.py`), so the command line and
-# `Trainer(optimizer=...)` take the same names. An optimizer that is named without a learning rate
-# takes the default that stands here.
-
+# Optimizers by name, with parameters: "adam", "adam:betas=0.8+0.9", "mine.py:Mine", as planners and
+# allocators are named (`plugins.py`), for the command line and `Trainer(optimizer=...)`. Without a
+# learning rate an optimizer takes the default that stands here.
 
 ENTRY_POINTS = "ooctrain.optimizers"
 _WHAT = "optimizer"

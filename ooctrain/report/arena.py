@@ -83,11 +83,11 @@ def _strip(
         for kind in ("block", "hole", "end")
     }
     holes = sum(p.kind == "hole" for p in pieces)
-    told = (
+    caption = (
         f"{format_bytes(sums['block'])} live, {format_bytes(sums['hole'])} in {holes} holes, "
         f"{format_bytes(sums['end'])} free at the end"
     )
-    head = f'<tspan font-weight="600">{escape(title)}</tspan>  {told}'
+    head = f'<tspan font-weight="600">{escape(title)}</tspan>  {caption}'
     parts = [f'<text x="{MARGIN}" y="{y + 14}">{head}</text>']
     parts += [_piece(piece, extent, colours, y + 22) for piece in pieces]
     return "\n".join(parts)

@@ -45,7 +45,7 @@ class Holding:
     """Bytes on the device for one purpose.
 
     Args:
-        name: of the variable, or of the call whose workspace it is.
+        name: name of the variable, or of the call whose workspace it is.
         group: one of `GROUPS`.
         size_bytes: as granted.
         from_us, until_us: within the step.
@@ -62,7 +62,7 @@ def holdings(trace: Trace, schedule: Schedule, timeline: Timeline) -> tuple[Hold
     """Everything that the device holds in a step, by the time from which it does.
 
     Args:
-        timeline: of just this list.
+        timeline: timeline of just this list.
     """
     books = _Books(trace, schedule, timeline)
     for row in walk(trace, schedule):
@@ -101,7 +101,7 @@ def held_at_peak(trace: Trace, schedule: Schedule, timeline: Timeline) -> dict[s
 
 
 class _Books:
-    """Who is on the device since when, while a list is walked."""
+    """Which value is on the device since when, while a list is walked."""
 
     def __init__(self, trace: Trace, schedule: Schedule, timeline: Timeline):
         self.trace, self.granted = trace, schedule.granule.granted
@@ -171,12 +171,10 @@ class _Books:
             self.found.append(Holding(name, group, size_bytes, from_us, until_us))
 
 
-# Where the holdings of a step lie in the arena, if best fit places them.
-#
-# A list says who holds memory and when, and leaves the addresses to an allocator. So a picture of
-# the arena needs one: the holdings of a `Record` are given to best fit in the order of time, and
-# each has the same address for as long as it lives. Another allocator gives other addresses;
-# `ooctrain replay LOG --picture` draws those.
+# Where the holdings lie in the arena. A list leaves the addresses to an allocator, so a picture of
+# the arena needs one: the holdings are given to best fit in the order of time, and each has the
+# same address for as long as it lives. Another allocator gives other addresses; `ooctrain replay
+# LOG --picture` draws those.
 
 
 def placed(found: Sequence[Holding], end_us: float) -> Iterator[tuple[int, Block, bool]]:

@@ -1,10 +1,10 @@
-"""The list of a step as a reader steps through it: each line, its bytes, and what it waits for.
+"""The list of a step as a reader steps through it: each line, its bytes, its waits.
 
-A timeline knows when an instruction ran. The list knows why it could not run earlier: the table of
+A timeline shows when an instruction ran. The list shows why it could not run earlier: the table of
 `sched/ledger.py` says for which earlier instructions it waits, and what lies between the two says
 for what: data that comes in, memory that a `free` gives back, a place on the host. `listing` puts
-both into lines of plain data, which a file can keep. Read next: `record.py`, the file;
-`page.py`, which hands the lines to the page.
+both into lines of plain data, which a file can keep. Read next: `record.py`, the file; `page.py`,
+which hands the lines to the page.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from ooctrain.step.trace import Trace
 
 #: What is waited for. "data": what the other instruction makes or brings. "storage": a copy must
 #: have left the bytes that an output takes over. "memory": bytes that are given back once the other
-#: one is done. "use": that nobody uses any more what is given back. "host": a place on the host.
+#: one is done. "use": the end of the last use of what is given back. "host": a place on the host.
 #: "fence": a fence between the two.
 Why = Literal["data", "storage", "memory", "use", "host", "fence"]
 WHYS: tuple[str, ...] = get_args(Why)
-NOBODY = -1
+NO_LINE = -1
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,12 +38,12 @@ class ListedWait:
         index: its place in the list.
         why: one of `WHYS`.
         giver: for "memory" the line that gives the bytes back when `index` is done: a free, or a
-            run as it ends; else `NOBODY`.
+            run as it ends; else `NO_LINE`.
     """
 
     index: int
     why: Why
-    giver: int = NOBODY
+    giver: int = NO_LINE
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,11 +52,11 @@ class ListedLine:
 
     Args:
         text: as the list has it: "out conv1.out[0:64K]".
-        name: of the call that runs, or of the variable; "" for a fence.
+        name: name of the call that runs, or of the variable; "" for a fence.
         stream: "C", "D", "H", or "" for what runs nowhere.
         claim_bytes: what it claims on the device.
         ledger_bytes, host_ledger_bytes: both ledgers after it.
-        waits: besides the line before it on its stream.
+        waits: without the line before it on its stream.
     """
 
     text: str
@@ -76,11 +76,11 @@ def listing(trace: Trace, schedule: Schedule) -> tuple[ListedLine, ...]:
 
 
 class _Reader:
-    """Remembers what has been given back, and by whom, while the lines pass."""
+    """Remembers what has been given back, and by which line, while the lines pass."""
 
     def __init__(self, trace: Trace, schedule: Schedule):
         self.trace, self.instructions = trace, schedule.instructions
-        self.last_run = NOBODY
+        self.last_run = NO_LINE
         self.giver: dict[int, int] = {}  # {instruction that was in use: line that gives back}
         self.last_copies: set[int] = set()  # whose bytes on the host no later copy touches
 
@@ -179,12 +179,9 @@ def earliest_us(lines: Sequence[ListedLine], done_us: dict[int, float]) -> list[
     return earliest
 
 
-# The list of a step in the file of `--json`: its lines, what calls use, and what was predicted.
-#
-# The key `list` holds what a reader needs to step through the list without the network: its lines
-# (`listing.py`), the variables that each call reads and writes, and beside a measured step the
-# times that the simulator had predicted.
-
+# The list in the file of `--json`. The key `list` holds what a reader needs to step through the
+# list without the network: its lines, the variables that each call reads and writes, and, for a
+# measured step, the times that the simulator had predicted.
 
 Times = tuple[float, float]  # start and end in us
 
@@ -196,7 +193,7 @@ class ListedStep:
     Args:
         lines: in list order.
         uses: {call: (variables that it reads, variables that it writes)}, by name.
-        predicted: {place in the list: (start_us, end_us)} beside a measured step; else empty.
+        predicted: {place in the list: (start_us, end_us)} of a measured step; else empty.
     """
 
     lines: tuple[ListedLine, ...]
@@ -236,8 +233,8 @@ def list_from_json(data: Mapping[str, Any]) -> ListedStep:
 
 
 def _row(line: ListedLine) -> list[Any]:
-    *told, waits = astuple(line)
-    return [*told, [list(wait) for wait in waits]]
+    *fields, waits = astuple(line)
+    return [*fields, [list(wait) for wait in waits]]
 
 
 def _line(place: int, row: Any) -> ListedLine:
@@ -253,12 +250,12 @@ def _wait(place: int, index: Any, why: Any, giver: Any) -> ListedWait:
     if why not in WHYS:
         raise ValueError(f"nothing waits for {why!r}")
     return ListedWait(
-        _place(index, place), why, NOBODY if giver == NOBODY else _place(giver, place)
+        _place(index, place), why, NO_LINE if giver == NO_LINE else _place(giver, place)
     )
 
 
 def _place(value: Any, behind: float) -> int:
     """A whole number from 0 to below `behind`."""
     if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < behind:
-        raise ValueError(f"{value!r} is no place in the list, and no number of bytes")
+        raise ValueError(f"{value!r} is neither a place in the list nor a number of bytes")
     return value

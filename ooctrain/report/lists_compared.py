@@ -1,9 +1,9 @@
-"""Two lists beside each other: where they part, and which line of one is which of the other.
+"""Two lists compared: where they part, which line of one corresponds to which of the other.
 
 The first instruction that differs says where two planners decided otherwise. Behind it equal
 positions mean little, since one instruction more shifts all that follow. So a line is matched with
 the line of the same text in the other list: the third `run conv1.fwd` here is the third one there.
-Read next: `page.py` and `../cli/diff.py`, which show both.
+Read next: `page.py` and `../cli/diff_command.py`, which show both.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@
 `bands_film` lets the frontier recede through the layers of a banded trace; `mapping_film` shows
 which chunks of memory stand behind the blocks of an allocation log; `arena_film` lets an arena fill
 with blocks, and with holes. Schedules, traces and logs come in, a `Film` goes out. Read next:
-`moving_memory.py`, which makes it move; `docs/draw.py`, which writes the files.
+`docs/draw.py`, which writes the files.
 """
 
 from __future__ import annotations
@@ -104,8 +104,8 @@ def window_film(trace: Trace, schedule: Schedule, window_bytes: int) -> Film:
             f'height="{bottom - TOP + 8}" fill="none" stroke="{WINDOW}" stroke-width="3"/>'
         )
         held = sum(trace.variables[v].nbytes for v in columns[call][0])
-        told = f"{trace.calls[call].name}: {held} bytes claimed on the device"
-        layers.append(Layer([frame, words(x(0), TOP - 10, told, "start")], call, call + 1))
+        caption = f"{trace.calls[call].name}: {held} bytes claimed on the device"
+        layers.append(Layer([frame, words(x(0), TOP - 10, caption, "start")], call, call + 1))
     return Film(ground, layers, calls, calls - 4, bottom + 30)
 
 
@@ -158,8 +158,8 @@ def bands_film(trace: Trace, tensors: Sequence[str], rows: int) -> Film:
             for name in known(call.ins)
             if (b := block_of(name))
         ]
-        told = words(left, TOP - 14, f"{call.name} reads the framed rows", "start")
-        layers.append(Layer([*reads, told], frame, frame + 1))
+        caption = words(left, TOP - 14, f"{call.name} reads the framed rows", "start")
+        layers.append(Layer([*reads, caption], frame, frame + 1))
     bottom = TOP + (pitch + gap) * len(tensors)
     ground += [
         words(left + scale * row, bottom + 8, str(row), "middle") for row in range(0, rows + 1, 8)
@@ -211,7 +211,7 @@ def mapping_film(lives: Sequence[BlockLife], chunk_bytes: int, chunks: int, requ
 def arena_film(
     lives: Sequence[BlockLife], arena_bytes: int, requests: int, needed_bytes: int
 ) -> Film:
-    """Addresses up, requests to the right: blocks appear as they are asked for; what is left white
+    """Addresses up, requests to the right: blocks appear as they are requested; what is left white
     between them is a hole while others lie above.
     """
     tall, left, top = 300, 96, 60
@@ -241,12 +241,12 @@ def arena_film(
         cover = box(x, top, max(right - x, 0), tall, EMPTY)
         held = [(life.lo, life.hi) for life in lives if life.begin <= now < life.end]
         free = max((hi for _, hi in held), default=0) - sum(hi - lo for lo, hi in held)
-        told = f"request {now + 1}: {format_bytes(free)} in holes below the highest block"
+        caption = f"request {now + 1}: {format_bytes(free)} in holes below the highest block"
         if now + 1 == requests:
-            told = f"the blocks take {format_bytes(arena_bytes)}; the list needs "
-            told += format_bytes(needed_bytes)
+            caption = f"the blocks take {format_bytes(arena_bytes)}; the list needs "
+            caption += format_bytes(needed_bytes)
         layers.append(
-            Layer([cover, words(left, top - 10, told, "start")], now, None if now + 1 == requests
+            Layer([cover, words(left, top - 10, caption, "start")], now, None if now + 1 == requests
                   else now + 1)
         )  # fmt: skip
     layers.append(Layer([shapes.limit(left, right, y(needed_bytes), "what the list needs")], 0))
@@ -270,13 +270,10 @@ def _lanes(spans: Sequence[tuple[int, int]]) -> list[int]:
     return lanes
 
 
-# Pictures that move: layers of an SVG that are shown from one frame to another, over and over.
-#
-# A layer is a few elements with the frames in which they are seen. The file moves by CSS alone, so
-# it needs no script and moves in an `<img>` too. Who asks for less motion, and who prints, gets
-# one frame that stands still and says the most: it is what is drawn, and motion is added only
-# `@media screen and (prefers-reduced-motion: no-preference)`.
-
+# Pictures that move: layers of an SVG that are shown from one frame to another, over and over. The
+# file moves by CSS alone, so it needs no script and moves in an `<img>` too. A reader who prefers
+# less motion, and a printer, get one frame that stands still and says the most: it is what is
+# drawn, and motion is added only `@media screen and (prefers-reduced-motion: no-preference)`.
 
 MOVING = "@media screen and (prefers-reduced-motion: no-preference)"
 #: How many times the last frame is repeated at the end, to be looked at.
@@ -305,7 +302,7 @@ class Film:
         ground: elements that are always seen.
         layers: the others, drawn in order over the ground.
         frames: how many there are.
-        still: the frame for print and for who asks for less motion.
+        still: the frame for print and for readers who prefer less motion.
         height: in pixels.
     """
 

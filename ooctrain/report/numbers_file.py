@@ -31,7 +31,7 @@ def write_file(path: str, text: str) -> None:
 
 
 def write_bytes(path: str, content: bytes) -> None:
-    """`write_file` for what is no text."""
+    """`write_file` for data that is not text."""
     try:
         Path(path).write_bytes(content)
     except OSError as error:
@@ -59,7 +59,8 @@ class NumbersFile:
         self._before = self._state()
 
     def tell(self, message: str) -> None:
-        """Writes why the command failed, unless it has written the file itself, or nobody can."""
+        """Writes why the command failed, unless it has written the file itself, or the file cannot
+        be written."""
         if self._path is None or self._state() != self._before:
             return
         content = {"version": JSON_VERSION, "command": self._command, "error": message}

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from ooctrain.report import shapes
-from ooctrain.report.streams import streams_of
+from ooctrain.report.stream_names import streams_of
 from ooctrain.report.svg import BACKWARD, FORWARD, IN, LEFT, OUT, RIGHT, time_axis, x_of
 from ooctrain.sched.ledger import walk
 from ooctrain.sched.schedule import Free, Plan, Run, SwapIn
@@ -30,7 +30,7 @@ class ValueStay:
     """A value on the device.
 
     Args:
-        name: of the value.
+        name: name of the value.
         begin_us, end_us: from its claim to its release.
         size_bytes: what it claims.
     """
@@ -69,8 +69,8 @@ def step_svg(plan: Plan, timeline: Timeline, offsets: Sequence[int]) -> str:
     """The picture.
 
     Args:
-        plan: of a small step.
-        timeline: of that plan.
+        plan: plan of a small step.
+        timeline: timeline of that plan.
         offsets: the address of each of `stays(plan, timeline)`.
     """
     end_us = timeline.makespan_us

@@ -1,10 +1,11 @@
-"""The numbers of a step for the script of its page: columns of whole numbers, as short as may be.
+"""A step as one page that any browser shows, alone, without a network.
 
-A step may have 50,000 instructions and the page is one file, so each instruction is a number in
-each of a few lists: its name by its place among all names, its times in whole nanoseconds as
-differences from the line before. `page.js` puts them together again. The text goes into the page as
-JSON in which no sign of HTML is left, so a name such as `</script>` stays a name. Read next:
-`page.js`; `page.py`, the page around both.
+A picture shows when something happens and a table shows which value is responsible, so the page of
+a `Record` has both: the step drawn, the values that hold the memory when it is fullest, and the
+longest waits with the copies that ended them. That still page is what paper and a browser without
+scripts show. With scripts a live one replaces it, in which a reader goes through the list and sees
+the memory at each instruction. Script, style and numbers are in the file, and nothing is loaded
+from elsewhere, so it can be mailed, and read in ten years. Read next: `page.js`.
 """
 
 from __future__ import annotations
@@ -24,13 +25,118 @@ from ooctrain.report.listing import WHYS, ListedLine, ListedStep, Times, earlies
 from ooctrain.report.lists_compared import first_difference_at, mates
 from ooctrain.report.record import Record
 from ooctrain.report.step import GROUP_COLOURS, step_svg
-from ooctrain.report.streams import STREAM_NAMES, streams_of
+from ooctrain.report.stream_names import STREAM_NAMES, streams_of
 from ooctrain.report.svg import PHASES
 from ooctrain.report.text import share, timeline_rows
 from ooctrain.report.waits import peak_of, waits_of
 from ooctrain.sched.ledger import Stream
 from ooctrain.sched.timeline import instruction_times_us
 from ooctrain.units import format_bytes, format_us
+
+# The still page, and both together.
+
+MOST_HOLDERS, MOST_WAITS = 12, 10
+#: Runs before anything is drawn, so that no picture flashes up and goes.
+_SCRIPTED = '<script>document.documentElement.className = "live"</script>'
+
+
+def step_page(record: Record, against: Record | None = None) -> str:
+    """The page of a step.
+
+    Args:
+        against: a run to compare it with.
+    """
+    title = escape(record.title if against is None else f"{record.title}, against {against.title}")
+    live = live_part(record, against) if listed_of(record).lines else ""
+    still = [*_picture(record), *_holders(record), *_waits_section(record)]
+    return (
+        f'<!DOCTYPE html>\n<html lang="en">\n<head><meta charset="utf-8"><title>{title}</title>\n'
+        '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
+        f"<style>{resource('page.css')}</style>\n{_SCRIPTED if live else ''}</head>\n"
+        f"<body>\n<main>\n"
+        f"<h1>{title}</h1>\n{_facts(record)}\n"
+        f'<section class="still">\n{chr(10).join(still)}\n</section>\n'
+        f"{live}\n</main>\n</body>\n</html>\n"
+    )
+
+
+def _facts(record: Record) -> str:
+    rows = timeline_rows(record.timeline)
+    if record.budget_bytes:
+        rows.append(("budget", format_bytes(record.budget_bytes)))
+    shown = "".join(
+        f"<div><dt>{escape(name)}</dt><dd>{escape(text)}</dd></div>" for name, text in rows
+    )
+    return f'<dl class="facts">{shown}</dl>'
+
+
+def _picture(record: Record) -> list[str]:
+    return [
+        "<h2>The step</h2>",
+        "<p>Three streams that work at the same time, and what the device holds meanwhile. Names "
+        "and sizes appear where the pointer rests.</p>",
+        step_svg(record),
+    ]
+
+
+def _holders(record: Record) -> list[str]:
+    peak = peak_of(record.timeline)
+    held = held_at(record.holdings, peak.time_us)
+    if not held:
+        return []
+    whole = sum(one.size_bytes for one in held)
+    rows = [
+        (f'<i style="background:{GROUP_COLOURS[one.group]}"></i>{escape(one.name)}', one.group,
+         format_bytes(one.size_bytes), share(one.size_bytes, whole))
+        for one in held[:MOST_HOLDERS]
+    ]  # fmt: skip
+    rest = held[MOST_HOLDERS:]
+    if rest:
+        rest_bytes = sum(one.size_bytes for one in rest)
+        rows.append((f"{len(rest)} others", "", format_bytes(rest_bytes), share(rest_bytes, whole)))
+    return [
+        f"<h2>What holds {format_bytes(peak.size_bytes)} at {format_us(peak.time_us)}, "
+        f"{escape(peak.call)}</h2>",
+        _table_section(("what", "kind", "size", "share"), rows, numbers=(2, 3)),
+    ]
+
+
+def _waits_section(record: Record) -> list[str]:
+    waits = waits_of(record.timeline)
+    if not waits:
+        return ["<h2>No call waits</h2>"]
+    rows = [
+        (format_us(wait.from_us), format_us(wait.length_us),
+         escape(wait.call or "the end of the step"), escape(wait.reason or "-"))
+        for wait in waits[:MOST_WAITS]
+    ]  # fmt: skip
+    total_us = sum(wait.length_us for wait in waits)
+    count = "The only wait" if len(waits) == 1 else f"The longest of {len(waits)} waits"
+    return [
+        f"<h2>{count}, {format_us(total_us)} in all</h2>",
+        _table_section(("at", "for", "before", "the last copy to end in it"), rows, numbers=(0, 1)),
+    ]
+
+
+def _table_section(
+    heads: Sequence[str], rows: Iterable[Sequence[str]], numbers: Sequence[int]
+) -> str:
+    """Rows of cells that are HTML already; those of `numbers` stand to the right."""
+    lines = ["<tr>" + "".join(f"<th>{head}</th>" for head in heads) + "</tr>"]
+    for row in rows:
+        cells = (
+            f'<td class="number">{cell}</td>' if place in numbers else f"<td>{cell}</td>"
+            for place, cell in enumerate(row)
+        )
+        lines.append(f"<tr>{''.join(cells)}</tr>")
+    return "<table>\n" + "\n".join(lines) + "\n</table>"
+
+
+# The numbers of a step for the script: columns of whole numbers, as short as may be. A step may
+# have 50,000 instructions and the page is one file, so each instruction is a number in each of a
+# few lists: its name by its place among all names, its times in whole nanoseconds as differences
+# from the line before. `page.js` puts them together again. The text goes into the page as JSON in
+# which no sign of HTML is left, so a name such as `</script>` stays a name.
 
 _VERB: Mapping[Stream, str] = MappingProxyType({"C": "run", "D": "out", "H": "in"})
 #: Why a line waits for another one, in words. "order" and "link" follow from the times.
@@ -228,12 +334,10 @@ def _ns(time_us: float) -> int:
     return round(time_us * 1000)
 
 
-# The live part of a step's page: what `page.js` fills, and what is known before it runs.
-#
-# The script draws and answers; the frame of controls and panels is HTML, so that each has its
-# name, its place in the order of the Tab key, and a heading. What never changes while the reader
-# steps (two runs beside each other, what took longer than predicted) is written here once.
-
+# The live part: what `page.js` fills. The script draws and answers; the frame of controls and
+# panels is HTML, so that each has its name, its place in the order of the Tab key, and a heading.
+# What never changes while the reader steps (two runs next to each other, what took longer than
+# predicted) is written here once.
 
 MOST_LATE = 10
 KEYS = (
@@ -264,7 +368,7 @@ def live_part(record: Record, against: Record | None) -> str:
         _panel("line", "Instruction", _LINE, title_id="line-title"),
         _panel("lists", "The list around it", _lists(against)),
         _panel("arena", "Addresses at the cursor", _ARENA),
-        _panel("holders", "Who holds memory at the cursor", _HOLDERS),
+        _panel("holders", "What holds memory at the cursor", _HOLDERS),
         _panel("life", "The life of a variable", _LIFE),
     ]
     if listed.predicted:
@@ -419,110 +523,3 @@ def _table(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     head = "".join(f"<th>{name}</th>" if name else "<td></td>" for name in heads)
     body = "".join(f"<tr>{''.join(f'<td>{cell}</td>' for cell in row)}</tr>\n" for row in rows)
     return f"<table><thead><tr>{head}</tr></thead>\n<tbody>{body}</tbody></table>"
-
-
-# A step as one page that any browser shows, alone and without a network.
-#
-# A picture shows when something happens and a table shows which value is responsible, so the page
-# of a `Record` has both: the step drawn, the values that hold the memory when it is fullest, and
-# the longest waits with the copies that ended them. That still page is what paper and a browser
-# without scripts show. With scripts a live one takes its place, in which a reader goes through the
-# list and sees the memory at each instruction. Script, style and numbers are in the file, and
-# nothing is asked of elsewhere, so it can be mailed, and read in ten years.
-
-
-MOST_HOLDERS, MOST_WAITS = 12, 10
-#: Runs before anything is drawn, so that no picture flashes up and goes.
-_SCRIPTED = '<script>document.documentElement.className = "live"</script>'
-
-
-def step_page(record: Record, against: Record | None = None) -> str:
-    """The page of a step.
-
-    Args:
-        against: a run to compare it with.
-    """
-    title = escape(record.title if against is None else f"{record.title}, against {against.title}")
-    live = live_part(record, against) if listed_of(record).lines else ""
-    still = [*_picture(record), *_holders(record), *_waits_section(record)]
-    return (
-        f'<!DOCTYPE html>\n<html lang="en">\n<head><meta charset="utf-8"><title>{title}</title>\n'
-        '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
-        f"<style>{resource('page.css')}</style>\n{_SCRIPTED if live else ''}</head>\n"
-        f"<body>\n<main>\n"
-        f"<h1>{title}</h1>\n{_facts(record)}\n"
-        f'<section class="still">\n{chr(10).join(still)}\n</section>\n'
-        f"{live}\n</main>\n</body>\n</html>\n"
-    )
-
-
-def _facts(record: Record) -> str:
-    rows = timeline_rows(record.timeline)
-    if record.budget_bytes:
-        rows.append(("budget", format_bytes(record.budget_bytes)))
-    shown = "".join(
-        f"<div><dt>{escape(name)}</dt><dd>{escape(text)}</dd></div>" for name, text in rows
-    )
-    return f'<dl class="facts">{shown}</dl>'
-
-
-def _picture(record: Record) -> list[str]:
-    return [
-        "<h2>The step</h2>",
-        "<p>Three streams that work at the same time, and what the device holds meanwhile. Names "
-        "and sizes appear where the pointer rests.</p>",
-        step_svg(record),
-    ]
-
-
-def _holders(record: Record) -> list[str]:
-    peak = peak_of(record.timeline)
-    held = held_at(record.holdings, peak.time_us)
-    if not held:
-        return []
-    whole = sum(one.size_bytes for one in held)
-    rows = [
-        (f'<i style="background:{GROUP_COLOURS[one.group]}"></i>{escape(one.name)}', one.group,
-         format_bytes(one.size_bytes), share(one.size_bytes, whole))
-        for one in held[:MOST_HOLDERS]
-    ]  # fmt: skip
-    rest = held[MOST_HOLDERS:]
-    if rest:
-        rest_bytes = sum(one.size_bytes for one in rest)
-        rows.append((f"{len(rest)} others", "", format_bytes(rest_bytes), share(rest_bytes, whole)))
-    return [
-        f"<h2>Who holds {format_bytes(peak.size_bytes)} at {format_us(peak.time_us)}, "
-        f"{escape(peak.call)}</h2>",
-        _table_section(("what", "kind", "size", "share"), rows, numbers=(2, 3)),
-    ]
-
-
-def _waits_section(record: Record) -> list[str]:
-    waits = waits_of(record.timeline)
-    if not waits:
-        return ["<h2>No call waits</h2>"]
-    rows = [
-        (format_us(wait.from_us), format_us(wait.length_us),
-         escape(wait.call or "the end of the step"), escape(wait.reason or "-"))
-        for wait in waits[:MOST_WAITS]
-    ]  # fmt: skip
-    total_us = sum(wait.length_us for wait in waits)
-    count = "The only wait" if len(waits) == 1 else f"The longest of {len(waits)} waits"
-    return [
-        f"<h2>{count}, {format_us(total_us)} in all</h2>",
-        _table_section(("at", "for", "before", "the last copy to end in it"), rows, numbers=(0, 1)),
-    ]
-
-
-def _table_section(
-    heads: Sequence[str], rows: Iterable[Sequence[str]], numbers: Sequence[int]
-) -> str:
-    """Rows of cells that are HTML already; those of `numbers` stand to the right."""
-    lines = ["<tr>" + "".join(f"<th>{head}</th>" for head in heads) + "</tr>"]
-    for row in rows:
-        cells = (
-            f'<td class="number">{cell}</td>' if place in numbers else f"<td>{cell}</td>"
-            for place, cell in enumerate(row)
-        )
-        lines.append(f"<tr>{''.join(cells)}</tr>")
-    return "<table>\n" + "\n".join(lines) + "\n</table>"

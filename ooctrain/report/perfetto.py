@@ -15,7 +15,7 @@ from typing import Any
 
 from ooctrain.report.holdings import group_curves
 from ooctrain.report.record import Record
-from ooctrain.report.streams import STREAM_NAMES, streams_of
+from ooctrain.report.stream_names import STREAM_NAMES, streams_of
 from ooctrain.report.waits import waits_of
 from ooctrain.sched.ledger import Stream
 from ooctrain.sched.timeline import TimelineEvent
@@ -45,8 +45,8 @@ def _names(record: Record) -> Iterator[Entry]:
         yield _about(thread, "thread_sort_index", sort_index=thread)
 
 
-def _about(thread: int, what: str, **told: Any) -> Entry:
-    return {"ph": "M", "pid": PROCESS, "tid": thread, "name": what, "args": told}
+def _about(thread: int, what: str, **facts: Any) -> Entry:
+    return {"ph": "M", "pid": PROCESS, "tid": thread, "name": what, "args": facts}
 
 
 def _slices(record: Record) -> Iterator[Entry]:

@@ -10,8 +10,8 @@ from ooctrain.report.charts import (
     Curve,
     Piece,
     areas_svg,
-    beside_svg,
     curves_svg,
+    side_by_side_svg,
     stacked_svg,
     strips_svg,
 )
@@ -20,6 +20,17 @@ from ooctrain.report.one_step import step_svg
 from ooctrain.report.svg import timelines_svg
 
 __all__ = [
-    "Area", "Curve", "Film", "Layer", "Piece", "areas_svg", "beside_svg", "curves_svg",
-    "moving_svg", "stacked_svg", "step_svg", "strips_svg", "timelines_svg",
+    "Area",
+    "Curve",
+    "Film",
+    "Layer",
+    "Piece",
+    "areas_svg",
+    "curves_svg",
+    "moving_svg",
+    "side_by_side_svg",
+    "stacked_svg",
+    "step_svg",
+    "strips_svg",
+    "timelines_svg",
 ]  # fmt: skip

@@ -44,7 +44,7 @@ class Record:
         timeline: its times and its memory curve.
         budget_bytes: that it had to stay within; None: unknown.
         phases: {call: "forward", "loss", "backward" or "update"}.
-        holdings: who held what; none where only the curve is known.
+        holdings: which value held how much; empty where only the curve is known.
         listed: its list, line by line; None: only what ran is known.
     """
 
@@ -106,7 +106,7 @@ def drawing(plan: Plan, timeline: Timeline, predicted: Timeline | None = None) -
     """The part of a command's numbers that `read_record` needs, as plain data.
 
     Args:
-        predicted: of a step that was measured, when it should have run.
+        predicted: for a measured step, when it should have run.
     """
     held = holdings(plan.trace, plan.schedule, timeline)
     return {
@@ -164,8 +164,8 @@ def _title(file: _RecordFile) -> str:
     words = [str(file.model or "a step")]
     if SPLIT in words[0]:
         words.append("another network than the whole one")
-    told = {"batch": file.batch, "planner": file.planned_by or file.planner}
-    words += [f"{key} {value}" for key, value in told.items() if value]
+    facts = {"batch": file.batch, "planner": file.planned_by or file.planner}
+    words += [f"{key} {value}" for key, value in facts.items() if value]
     where = f" on {file.machine}" if file.machine else ""
     return ", ".join(words) + where
 

@@ -95,8 +95,8 @@ def _legend_width(name: str) -> float:
 
 
 def thinned(points: Sequence[Point]) -> Sequence[Point]:
-    """A line from left to right; of very many points those that a reader can tell apart: the first,
-    the highest, the lowest and the last of each pixel column.
+    """A line from left to right; of very many points those that a reader can distinguish: the
+    first, the highest, the lowest and the last of each pixel column.
     """
     if len(points) <= MOST_POINTS:
         return points

@@ -5,7 +5,7 @@ in again is a block of its own, so the picture shows each swap. The holdings of 
 plain data and the bytes of a pickle that the viewer reads. A list has no addresses, since an
 allocator gives them: the blocks lie where best fit puts them, in the order of time. Source:
 `torch/cuda/_memory_viz.py` and its JavaScript, which know pickles of protocol 2 to 4 with plain
-values only. Read next: `holdings.py`, which places them; `holdings.py`.
+values only. Read next: `holdings.py`, which places them.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def snapshot_pickle(record: Record) -> bytes:
     """The file that the viewer opens.
 
     Raises:
-        ConfigError: the record does not say who held what.
+        ConfigError: the record has no holdings.
     """
     return pickle.dumps(snapshot(record), protocol=PROTOCOL)
 
@@ -39,7 +39,7 @@ def snapshot(record: Record) -> dict[str, Any]:
     """The snapshot as plain data: how the step goes, and what is there when it ends.
 
     Raises:
-        ConfigError: the record does not say who held what.
+        ConfigError: the record has no holdings.
     """
     if not record.holdings:
         raise ConfigError(
@@ -63,7 +63,7 @@ def snapshot(record: Record) -> dict[str, Any]:
 
 
 def _entries(block: Block, one: Holding, comes: bool) -> Iterator[Entry]:
-    """What the viewer is told of a holding that comes, or goes."""
+    """The viewer's entry for a holding that comes, or goes."""
     if comes:
         yield _entry("alloc", block, one, one.from_us)
     else:

@@ -24,7 +24,7 @@ from ooctrain.units import GIB, KIB, MIB, format_bytes
 GROUP_COLOURS: Mapping[str, str] = MappingProxyType(
     dict(zip(GROUPS, ("#b9b9b9", "#a9c3e6", "#e9b796", "#efe0a1"), strict=True))
 )
-CURVE_HEIGHT, LEGEND_HEIGHT, HEAD_ROOM = 240, 26, 1.2
+CURVE_HEIGHT, LEGEND_HEIGHT, HEADROOM = 240, 26, 1.2
 PEAK_COLOUR = "#222"
 Height = Callable[[float], float]  # bytes to pixels
 
@@ -51,7 +51,7 @@ def step_svg(record: Record) -> str:
 def _memory(record: Record, end_us: float, y: int) -> list[str]:
     """The stack of memory in a plot of `CURVE_HEIGHT` pixels from y on."""
     peak, bottom = peak_of(record.timeline), y + CURVE_HEIGHT
-    top_bytes = HEAD_ROOM * (max(record.budget_bytes or 0, peak.size_bytes) or 1)
+    top_bytes = HEADROOM * (max(record.budget_bytes or 0, peak.size_bytes) or 1)
 
     def height(size_bytes: float) -> float:
         return bottom - size_bytes / top_bytes * CURVE_HEIGHT

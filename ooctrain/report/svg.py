@@ -13,8 +13,8 @@ from itertools import groupby
 from xml.sax.saxutils import escape
 
 from ooctrain.report import shapes
-from ooctrain.report.streams import streams_of
-from ooctrain.sched.timeline import Timeline, TimelineEvent
+from ooctrain.report.stream_names import streams_of
+from ooctrain.sched.timeline import TimelineEvent, Timeline
 from ooctrain.units import format_bytes, format_us
 
 LEFT, RIGHT = 96, 16
@@ -22,7 +22,7 @@ LANE_HEIGHT, LANE_GAP, CURVE_HEIGHT, LEGEND_HEIGHT = 20, 6, 84, 26
 FORWARD, BACKWARD, IN, OUT = shapes.COLOURS[:4]
 NETWORK = shapes.COLOURS[4]
 LAYER = "#d8d8d8"
-#: A lane of more boxes leaves out those that nobody could tell from the one beside them.
+#: A lane of more boxes leaves out those that could not be distinguished from their neighbours.
 MOST_BOXES = 4000
 #: Steps with fewer bytes are worked out by hand.
 _BY_HAND = 10_000
@@ -118,7 +118,7 @@ def lane_boxes(
 
 
 def layer_names(timeline: Timeline, end_us: float, phases: Mapping[str, str], y: int) -> list[str]:
-    """A lane of the layers that compute, one beside the other; each has its name where it fits. An
+    """A lane of the layers that compute, side by side; each has its name where it fits. An
     update has the optimizer's name; it stands among the calls of its layer."""
     parts = [shapes.words(LEFT - 8, y + 14, "layer", "end")]
     calls = (e for e in timeline.events if e.stream == "C" and phases.get(e.name) != "update")

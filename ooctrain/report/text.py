@@ -1,9 +1,9 @@
-"""Plans and timelines in a terminal: tables, bars, lanes.
+"""Plans in a terminal: tables, bars, lanes.
 
 Rows, plans and timelines become renderables of rich, which leaves out colour where the terminal has
 none. A lane is a picture one line high: it is cut into as many pieces as the terminal has columns,
 and the height of each piece shows how busy the stream was. Read next: `svg.py` for the same with
-more room.
+more space.
 """
 
 from __future__ import annotations
@@ -17,17 +17,15 @@ from rich.console import Console, ConsoleOptions, Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from ooctrain.report.streams import streams_of
+from ooctrain.report.stream_names import streams_of
 from ooctrain.sched.ledger import Stream
 from ooctrain.sched.schedule import Plan
 from ooctrain.sched.timeline import Timeline, hidden_us
 from ooctrain.step.trace import Call, Trace, Variable
 from ooctrain.units import format_bytes, format_percent, format_us
 
-# Tables for a terminal, all of one kind: bold titles, no lines, words to the left.
-#
-# Titles become an empty table of rich, which is filled row by row; there are texts for its cells
-# too. All tables look alike, so a reader who has learnt to read one can read all.
+# Tables, all of one kind: bold titles, no lines, words to the left. A reader who has learnt to read
+# one can read all.
 
 
 def plain_table(*titles: str, left: Collection[str] = (), no_wrap: bool = False) -> Table:
@@ -48,15 +46,12 @@ def or_dash(value: float | None, form: str = "") -> str:
     return "-" if value is None else format(value, form)
 
 
-# What each layer of a network costs: the sums of its variables by kind.
-#
-# Each row has the bytes of one layer in a trace. A variable belongs to the layer whose path its
-# own name starts with, so "layer1.0.conv1.weight.momentum" is counted for "layer1.0.conv1". A
-# layer without parameters that is called at several places has a row for each, "relu after conv1":
-# what stands before it is found by following the data back to a layer with parameters, so that the
-# parts of a batch and the tiles of an image share the rows. Storage that an in-place call takes
-# over is counted once.
-
+# What each layer of a network costs: the sums of its variables by kind. A variable belongs to the
+# layer whose path its own name starts with, so "layer1.0.conv1.weight.momentum" is counted for
+# "layer1.0.conv1". A layer without parameters that is called at several places has a row for each,
+# "relu after conv1": what stands before it is found by following the data back to a layer with
+# parameters, so that the parts of a batch and the tiles of an image share the rows. Storage that an
+# in-place call takes over is counted once.
 
 #: Which column a kind of variable is counted in.
 COLUMN_OF = {
@@ -78,7 +73,7 @@ class LayerRow:
 
     Args:
         name: its path, for example "layer1.0".
-        shape: of its last output in the forward pass; of an input its own.
+        shape: shape of its last output in the forward pass; for an input its own.
         calls: in the whole step.
         parameter_bytes, activation_bytes, gradient_bytes, state_bytes: sums over the whole step;
             state is the optimizer's slots and running statistics.
@@ -99,7 +94,7 @@ def layer_rows(trace: Trace, depth: int = 2) -> list[LayerRow]:
     """Rows in the order of the forward pass; an input stands before the first call that reads it.
 
     Args:
-        trace: of a step.
+        trace: trace of a step.
         depth: parts of a path that name a row: with 2, "layer1.0.conv1" is counted in "layer1.0".
     """
     names = _Names(trace, depth)
@@ -228,6 +223,8 @@ def _storage_owners(trace: Trace) -> list[Variable]:
     return [variable for variable in trace.variables if variable.id not in taken_over]
 
 
+# Plans and timelines.
+
 BLOCKS = " ▁▂▃▄▅▆▇█"
 PLAIN_BLOCKS = " .:-=+*#@"
 LANE_COLOURS: Mapping[Stream, str] = MappingProxyType(
@@ -299,7 +296,7 @@ def tiling_rows(plan: Plan) -> list[tuple[str, str]]:
 
 
 def timeline_rows(timeline: Timeline) -> list[tuple[str, str]]:
-    """The sums of a step, each beside the share of the time that it takes."""
+    """The sums of a step, each with the share of the time that it takes."""
     whole = timeline.makespan_us
     out, back = (share(timeline.busy_us(stream), whole) for stream in ("D", "H"))
     return [

@@ -12,8 +12,8 @@ from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from ooctrain.report.streams import STREAM_NAMES
-from ooctrain.sched.timeline import Timeline, TimelineEvent
+from ooctrain.report.stream_names import STREAM_NAMES
+from ooctrain.sched.timeline import TimelineEvent, Timeline
 
 
 @dataclass(frozen=True, slots=True)

@@ -28,7 +28,7 @@ from ooctrain.layers.instance_norm import (
     InstanceNormGradApply,
     InstanceNormGradReduce,
 )
-from ooctrain.layers.kernels.tables import TABLES
+from ooctrain.layers.kernels.device_tables import TABLES
 from ooctrain.layers.relu import ReLUGrad
 from ooctrain.rewrite.edit import with_calls
 from ooctrain.sched.budget import lasting_bytes

@@ -5,5 +5,5 @@ with the same parameters under the same names. A window that would reach over th
 sees zeros there, so patches are independent of each other until they are joined. This is another
 network, not another schedule: training has another result, and every command says so. Source: paper
 004, section 3. Read next: `boundaries.py` (equations 1 to 7 in one dimension), `cuts.py`,
-`cuts.py`, `patches.py`, `model.py`.
+`patches.py`, `model.py`.
 """

@@ -74,7 +74,7 @@ def sizes(cuts: Cuts, extent: int) -> list[int]:
 
 
 def middle(interval: Interval) -> int:
-    """The cut in the middle, the upper one of two: the parts beside it are padded alike."""
+    """The cut in the middle, the upper one of two: the adjacent parts are padded alike."""
     low, high = interval
     return (low + high + 1) // 2
 

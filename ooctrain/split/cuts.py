@@ -27,14 +27,12 @@ from ooctrain.layers.dropout import Dropout
 from ooctrain.layers.instance_norm import InstanceNormApply, InstanceNormStats
 from ooctrain.rewrite.tile.tile_rules import POINTWISE, STANDING, TileRule, rule_of
 from ooctrain.split.boundaries import Cuts, Interval, allowed, drawn, middle, wiggle
-from ooctrain.split.settings import Splitting
+from ooctrain.split.split_settings import Splitting
 from ooctrain.step.op import Op, Scalars, Site, Spec
 
-# A network's forward pass as a list of calls, before anything is recorded.
-#
-# A module is code, and code cannot be split. So the module is called once, with its input, on a
-# tape that computes nothing and writes down the operations in order and the values that each reads
-# and makes. This list, a `Sketch`, is then split.
+# The forward pass as a list of calls, before anything is recorded. A module is code, and code
+# cannot be split. So the module is called once, with its input, on a tape that computes nothing and
+# writes down the operations in order and the values that each reads and makes: a `Sketch`.
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,14 +118,11 @@ def sketch_of(network: Callable[[Tensor], Any], spec: Spec, under: Tape) -> Sket
     return found
 
 
-# Where the patches of a network may be joined, and how deep each such joint is.
-#
-# A `Sketch` gives one `Joint` for each number of convolutions before it. Patches can be joined at
-# a place where the rest of the network reads a single image of all that was computed before; in a
-# residual network that is the end of a block, as in the paper. Up to there every operation must
-# have a rule for its work on a part (`part_rule`). Source: paper 004, sections 3.2 and 5.2.1
-# (depth is the share of the convolutions before the joint).
-
+# Where patches may be joined: one `Joint` for each number of convolutions before it, at a place
+# where the rest of the network reads a single image of all that was computed before. In a residual
+# network that is the end of a block, as in the paper. Up to there every operation must have a rule
+# for its work on a part (`part_rule`). Source: paper 004, sections 3.2 and 5.2.1 (depth is the
+# share of the convolutions before the joint).
 
 #: These work on a part as they do on a whole image: a part has statistics of its own.
 AS_THEY_ARE = (
@@ -142,7 +137,7 @@ class Joint:
     """A place where patches may be joined.
 
     Args:
-        calls: of the sketch before it.
+        calls: calls of the sketch before it.
         value: the image that is joined there.
         convolutions: before it.
     """
@@ -227,6 +222,8 @@ def tensors_in(output: object) -> Iterator[Tensor]:
             yield from tensors_in(part)
 
 
+# Cuts.
+
 AXES = ("rows", "columns")
 
 
@@ -235,9 +232,8 @@ def cuts_of(
 ) -> Mapping[int, Cuts]:
     """{value: first indices of its parts} along rows (axis 0) or columns (1), joint to input.
 
-    Args:
-        step: of the training; what is drawn is a function of it, the seed, the axis and the place
-            in the network.
+    Args: step: number of the training step; draws are a function of it, the seed, the axis and the
+    place in the network.
 
     Raises:
         ConfigError: a part would have no row, or no cut suits all readers of a value.

@@ -22,7 +22,7 @@ from ooctrain.nn.named_losses import OwnLoss
 from ooctrain.rewrite.plugged import Keeps
 from ooctrain.split.cuts import Joint, Sketch, convolutions, cuts_of, joints, sketch_of
 from ooctrain.split.patches import Layout, record
-from ooctrain.split.settings import Splitting
+from ooctrain.split.split_settings import Splitting
 from ooctrain.step.op import Spec
 
 
@@ -57,7 +57,7 @@ class SplitShape:
         return self.convolutions / self.of
 
 
-#: Chooses depth and grid for a shape of images: (the whole model, how it is split besides, shape).
+#: Chooses depth and grid for a shape of images: (the whole model, its other split settings, shape).
 Chooser = Callable[[Module, Splitting, tuple[int, ...]], Splitting]
 
 
@@ -69,7 +69,7 @@ class SplitModel(Module):
     Args:
         whole: the model.
         how: depth, grid, and whether chance chooses boundaries.
-        chooser: of depth and grid, for the first batch that is split; None: they are given.
+        chooser: chooses depth and grid, for the first batch that is split; None: they are given.
 
     Attributes:
         pending: whether depth and grid are not chosen yet.
@@ -174,7 +174,7 @@ class SplitModel(Module):
         # Of equally near ones the shallower; of those alike the last, whose image is the smallest.
         nearest = min(found, key=far)
         alike = [joint for joint in found if joint.convolutions == nearest.convolutions]
-        wide = [joint for joint in alike if _has_room(joint, self.how.grid)]
+        wide = [joint for joint in alike if _holds_parts(joint, self.how.grid)]
         if not wide:
             rows, columns = self.how.grid
             raise ConfigError(
@@ -224,5 +224,5 @@ def _require_splittable(model: object) -> None:
         )  # fmt: skip
 
 
-def _has_room(joint: Joint, grid: tuple[int, int]) -> bool:
+def _holds_parts(joint: Joint, grid: tuple[int, int]) -> bool:
     return all(a >= b for a, b in zip(joint.value.shape[2:], grid, strict=True))

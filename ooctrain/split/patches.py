@@ -36,7 +36,7 @@ class Layout:
     """A network and where it is cut.
 
     Args:
-        sketch, joint: of the network, and where its patches are joined.
+        sketch, joint: the network, and where its patches are joined.
         cuts: {value: first indices of its parts} of rows and of columns.
     """
 

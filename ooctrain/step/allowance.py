@@ -35,7 +35,7 @@ _RESOURCES = MappingProxyType(
 
 
 @dataclass(frozen=True, slots=True)
-class MemoryRoom:
+class MemoryLimit:
     """What may still be taken of one limit.
 
     Args:
@@ -49,7 +49,7 @@ class MemoryRoom:
     source: str
 
 
-def memory_rooms(root: Path = Path("/")) -> list[MemoryRoom]:
+def memory_limits(root: Path = Path("/")) -> list[MemoryLimit]:
     """Every limit of memory that holds for this process, the tightest first; none where the system
     knows none.
     """
@@ -95,7 +95,7 @@ def groups_of(root: Path, controller: str) -> list[Path]:
     return [*found]
 
 
-def _group_rooms(root: Path) -> Iterator[MemoryRoom]:
+def _group_rooms(root: Path) -> Iterator[MemoryLimit]:
     for group in groups_of(root, "memory"):
         stat = dict(re.findall(r"^(\w+) (\d+)$", _read(group / "memory.stat") or "", re.MULTILINE))
         cache = int(stat.get("total_inactive_file") or stat.get("inactive_file") or 0)
@@ -108,10 +108,10 @@ def _group_rooms(root: Path) -> Iterator[MemoryRoom]:
                 if limit is not None and limit < _UNLIMITED:
                     free = limit - max(0, usage - cache)
                     where = f"control group {_shown(group, root)}, {name}"
-                    yield MemoryRoom(max(0, free), limit, where)
+                    yield MemoryLimit(max(0, free), limit, where)
 
 
-def _resource_rooms(root: Path) -> Iterator[MemoryRoom]:
+def _resource_rooms(root: Path) -> Iterator[MemoryLimit]:
     held = dict(
         re.findall(r"^(Vm\w+):\s+(\d+) kB$", _read(root / "proc/self/status") or "", re.MULTILINE)
     )
@@ -121,7 +121,7 @@ def _resource_rooms(root: Path) -> Iterator[MemoryRoom]:
             if line.startswith(name) and soft and soft[0].isdecimal():
                 limit = int(soft[0])
                 free = limit - int(held.get(counted, "0")) * 1024
-                yield MemoryRoom(max(0, free), limit, source)
+                yield MemoryLimit(max(0, free), limit, source)
 
 
 def _own_paths(root: Path) -> list[tuple[set[str], str]]:

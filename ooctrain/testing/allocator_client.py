@@ -1,4 +1,4 @@
-"""A client that remembers what an allocator gave it, and checks that the allocator keeps to it.
+"""A client that remembers what an allocator gave it, to check that the allocator keeps to it.
 
 The client makes requests of an allocator over a `Ground`, in the way the executor does: a claim
 waits for every release listed before it, work on a block waits for the block's earlier work, and a
@@ -24,9 +24,8 @@ from ooctrain.errors import ConfigError, DriverError, InvalidFree, OoctrainError
 from ooctrain.testing.allocator_grounds import STREAMS, Ground
 from ooctrain.testing.allocator_laws import MAPPED_ONCE, Answered, Ask, Broken, View, hold, own_laws
 
-# The record of a block that is held. A block of parts is a set of granules with a mark each; a
-# whole block has one mark. Work on either is ordered by the events of its latest write and of the
-# reads since.
+# A block that is held. A block of parts is a set of granules with a mark each; a whole block has
+# one mark. Work on either is ordered by the events of its latest write and of the reads since.
 
 
 @dataclass(slots=True, eq=False)
@@ -36,7 +35,7 @@ class Held:
     Args:
         block: as the allocator gave it.
         unit: bytes of a granule.
-        marks: of the granules that are held; None: the whole block has `mark`.
+        marks: marks of the granules that are held; None: the whole block has `mark`.
         mark: what was written last; before the first write the number of the block.
         wrote, reads: events of the latest write, and of the reads behind it.
     """
@@ -130,8 +129,8 @@ def _refuses(act: Callable[[], object], refusal: type[OoctrainError], law: str, 
     hold(law, False, f"{what} had to be refused, and is served")
 
 
-# The work on blocks: nothing is ordered but what the executor orders, so an allocator that relies
-# on more order is exposed as `Broken`.
+# Work on blocks: nothing is ordered but what the executor orders, so an allocator that relies on
+# more order is exposed as `Broken`.
 
 _MARKS = 250
 
@@ -194,11 +193,13 @@ class Queues:
         held.reads.append(self._ground.event(stream))
 
 
+# The client.
+
 ALIGN_BYTES = 64  # kernels use vector instructions on whole cache lines
 
 
 class _Memory:
-    """The ground's memory; it remembers where it begins if it is asked for in one piece."""
+    """The ground's memory; it remembers where it begins if it is requested in one piece."""
 
     def __init__(self, memory: Any):
         self._memory = memory
@@ -350,7 +351,7 @@ class Client:
         self._dead.append(held.block)
 
     def _renew(self, request: Ask) -> None:
-        """Frees a whole block and asks for as much again."""
+        """Frees a whole block and requests as much again."""
         whole = [place for place, held in enumerate(self.live) if held.marks is None]
         if whole:
             place = whole[request.value % len(whole)]
@@ -428,7 +429,7 @@ class Client:
     # Claims.
 
     def _obtain(self, nbytes: int, ask: Callable[[], Any]) -> Any:
-        """What is asked for; None: there is no room for `nbytes`. Refusals of the driver change
+        """What is requested; None: there is no room for `nbytes`. Refusals of the driver change
         nothing, and the same request is served when it is made again."""
         look = self._thorough or self._refusal is not None
         before = (self._view(), self._ground.held()) if look else None
@@ -540,7 +541,7 @@ class Client:
         hold("P7", stats.granted_bytes == granted, f"granted {stats.granted_bytes} B, the blocks "
              f"have {granted} B")  # fmt: skip
         hold("P7", stats.requested_bytes == wanted, f"requested {stats.requested_bytes} B, the "
-             f"blocks were asked for with {wanted} B")  # fmt: skip
+             f"blocks were requested with {wanted} B")  # fmt: skip
         if self.allocator.name in MAPPED_ONCE:
             hold("V3", self._ground.aliases() == 0, "memory is mapped at two addresses")
         total = stats.granted_bytes + stats.pending_bytes + stats.cached_bytes

@@ -6,7 +6,8 @@ speaks to this one interface, so the same requests run over the strict fake, whi
 late as allowed and in any order, over this machine's memory, over a GPU, and over a plain arena. A
 check is a copy to the host, compared when it is done. Code that obtains several things in turn has
 to give back those it has when the next is refused; so a run can be repeated with each call refused
-once, as SQLite's tests do with memory. Read next: `fake_driver.py`, `allocator_client.py`.
+once (`FaultyDriver`), as SQLite's tests do with memory. Read next: `fake_driver.py`,
+`allocator_client.py`.
 """
 
 from __future__ import annotations
@@ -135,7 +136,7 @@ class DriverGround:
 
     Args:
         driver: opened; `close` closes it.
-        size_bytes: of the memory.
+        size_bytes: size of the memory.
         page_bytes: unit of mapping.
         refuse_at: which obtaining call of the driver is refused, once; None: none.
     """
@@ -232,7 +233,7 @@ class DriverGround:
     def close(self) -> dict[str, int]:
         self.memory.close()
         self._driver.host_free(self._slab)
-        # A GPU's context outlives this driver object, and keeps what nobody destroys.
+        # A GPU's context outlives this driver object, and keeps what is not destroyed.
         for event in self._events:
             self._driver.destroy_event(event)
         for queue in self._queues:
@@ -246,7 +247,7 @@ class PlainGround:
     """Memory that is mapped once: work is done where it is queued.
 
     Args:
-        size_bytes: of the memory.
+        size_bytes: size of the memory.
     """
 
     def __init__(self, size_bytes: int):
@@ -311,9 +312,9 @@ def make_ground(
 
     Args:
         kind: "strict", "memfd", "plain", or "cuda" where there is a GPU.
-        size_bytes: of the memory.
+        size_bytes: size of the memory.
         page_bytes: unit of mapping; memfd and CUDA take whole pages of theirs.
-        order: of the strict driver's work: which of the streams that can go on goes on.
+        order: in which the strict driver works: which of the streams that can go on goes on.
         refuse_at: which obtaining call of the driver is refused, once; None: none.
     """
     if kind == "plain":

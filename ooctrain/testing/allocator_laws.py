@@ -88,7 +88,7 @@ class DrawnProgram:
 
     Args:
         requests: one after the other.
-        order: of the streams that can go on, which goes on; modulo how many there are.
+        order: which of the streams that can go on goes on; modulo how many there are.
     """
 
     requests: tuple[Ask, ...]
@@ -120,7 +120,7 @@ def histories(granule: Granule, unit: int) -> tuple[DrawnProgram, ...]:
 
     Blocks come, are read, go, and come again when something else has taken some of their memory;
     parts of a block lose theirs to another block, or to another part; blocks are a little smaller
-    than a hole; one arrangement is asked for twice.
+    than a hole; one arrangement is requested twice.
 
     Args:
         unit: bytes of a piece, whole granules.
@@ -178,10 +178,10 @@ def _part_moved(nbytes: int) -> tuple[Ask, ...]:
 OF_OTHER_KINDS = "a law of other kinds of allocators"
 LAWS: Mapping[str, str] = {
     "P1": "live blocks do not overlap",
-    "P2": "a block is as large as asked for, rounded as the granule says, and aligned",
+    "P2": "a block is as large as requested, rounded as the granule says, and aligned",
     "P3": "no physical memory belongs to two live blocks",
     "P4": "a block keeps its bytes until it is freed, whatever order work is done in",
-    "P5": "no work meets memory that is unmapped, inaccessible or somebody else's",
+    "P5": "no work meets memory that is unmapped, inaccessible or another block's",
     "P6": "what is reserved never exceeds the budget",
     "P7": "the books are the sums: R, A, W, C and V, V = A + W + C, peaks, counts",
     "P8": "what is refused leaves everything as it was, and is served when it is asked again",
@@ -189,7 +189,7 @@ LAWS: Mapping[str, str] = {
     "P10": "double, foreign and late frees, wrong sizes and wrong parts are refused",
     "P11": "in the end nothing of the driver is held, and close() names what was live",
     "P12": "in what order blocks are freed makes no difference in the end",
-    "P13": "a block freed and asked for again needs no mapping and no wait (va)",
+    "P13": "a block freed and requested again needs no mapping and no wait (va)",
     "P15": "the same requests give the same layout",
     "P16": "check() passes after every request, and after every refusal of the driver",
     "P17": "a free within an allocate is done afterwards, not lost (thread-safe wrappers)",
@@ -212,7 +212,7 @@ LAWS: Mapping[str, str] = {
 }
 
 
-#: Laws that keep one value out of another's bytes, the gravest first; who breaks one is unsafe.
+#: Laws that keep one value out of another's bytes, the gravest first: safety.
 SAFETY = ("P1", "P3", "P4", "P5", "P2", "P6")
 
 

@@ -8,8 +8,8 @@ is the number of request lists that passed, or an `AllocatorFailure` with the la
 failing list that Hypothesis could find. For an allocator that is given all requests before the
 first, a list of allocate and free is a forecast of itself: the addresses of its blocks, over two
 rounds, are compared with the result of the lifetimes alone (S1 to S5). Source: docs/allocators.md,
-"The laws"; paper 004, section 4.4. Read next:
-`allocator_laws.py` for the laws, `allocator_client.py`, `../alloc/base.py`.
+"The laws"; paper 004, section 4.4. Read next: `allocator_laws.py` for the laws,
+`allocator_client.py`, `../alloc/base.py`.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ def check_allocator(
         make: the allocator's class, a function that takes the memory, or a name with parameters
             ("va:chunk=4KiB", "file.py:Class").
         examples: how many random lists of requests are tried.
-        seed: of the lists; the same seed tries the same ones.
+        seed: seed of the lists; the same seed tries the same ones.
         backends: "strict", the fake driver; "memfd", this machine's memory mapped by Linux;
             "plain", memory without mapping, for allocators without ranges; "cuda", a GPU's memory.
 
@@ -162,7 +162,7 @@ def find_failure(
         verbosity=hypothesis.Verbosity.quiet,
     )(hypothesis.seed(seed)(hypothesis.given(lists)(passes)))  # fmt: skip
 
-    def told() -> None:
+    def known_histories() -> None:
         for program in histories(granule, unit):
             passes(program)
 
@@ -177,7 +177,9 @@ def find_failure(
 
     try:
         # The lists first, where a short one is wanted: those of the others are as long as they are.
-        for part in (tried, told, sweep) if shortest else (told, sweep, tried):
+        for part in (
+            (tried, known_histories, sweep) if shortest else (known_histories, sweep, tried)
+        ):
             part()
     except Exception as error:
         program, backend, cause = failing[-1]
@@ -428,7 +430,7 @@ def _round(
 
 
 def _refuses_others(allocator: Allocator, life: Lifetime) -> None:
-    """Another size or name than the foreseen one has no place; or one that is nobody's."""
+    """Another size or name than the foreseen one has no place; or one that belongs to no block."""
     before = allocator.snapshot()
     for nbytes, tag in ((life.nbytes + 1, life.tag), (life.nbytes, "unforeseen")):
         if getattr(allocator, "serves_unforeseen", False):

@@ -41,7 +41,7 @@ def check_cuda(
     Args:
         arrays: logical inputs; floats are taken as float32.
         scalars: step scalars.
-        tolerance: of kernel against definition, relative to the largest value.
+        tolerance: tolerance of kernel against definition, relative to the largest value.
         launchers: that must give the same bits.
 
     Returns:

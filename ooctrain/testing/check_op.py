@@ -45,7 +45,7 @@ def check_op(
         arrays: logical inputs; floats are taken as float32. Choose values away from kinks (ReLU at
             0, equal values in a max-pooling window).
         scalars: step scalars.
-        tolerance: of kernel against definition, relative to the largest value.
+        tolerance: tolerance of kernel against definition, relative to the largest value.
         gradient: check the gradient too, if the operation has one.
 
     Raises:
@@ -111,7 +111,7 @@ def check_gradient(
     Args:
         function: records calls on the tape in force and returns a tensor or several.
         arrays: its arguments; floats get gradients, whole numbers do not.
-        step: of the differences.
+        step: size of the differences' step.
         tolerance: relative to the largest element of each gradient.
     """
     trace = trace_function(function, arrays)
@@ -201,7 +201,7 @@ def run_guarded(
     Args:
         inputs: logical.
         run: takes physical inputs, outputs and workspace.
-        space_bytes: of the workspace.
+        space_bytes: size of the workspace.
         in_place: outputs lie on the inputs that the operation may reuse.
 
     Returns:

@@ -28,7 +28,7 @@ import numpy as np
 from numba.core import types
 
 from ooctrain.errors import ConfigError, OoctrainError
-from ooctrain.layers.kernels.cpu.runtime.jit import cache_folder
+from ooctrain.layers.kernels.cpu.runtime.kernel_jit import cache_folder
 from ooctrain.layers.kernels.cuda.conv import tensor_core, tile_product
 from ooctrain.layers.kernels.cuda.runtime import intrinsics
 from ooctrain.layers.kernels.cuda.runtime.intrinsics import shared_array
@@ -52,7 +52,7 @@ from ooctrain.testing.emulator_block import (
 # kernel's globals name are written into the module too, so that it stands alone and Numba can keep
 # its compiled form on disk.
 
-#: a yielded number is `site * 4 + kind`; sites tell barriers of one kernel apart
+#: a yielded number is `site * 4 + kind`; sites distinguish the barriers of a kernel
 EXCHANGE, WARP_BARRIER, BARRIER, KINDS = 0, 1, 2, 4
 
 _INDICES = {

@@ -1,4 +1,4 @@
-"""The memory that threads of an emulated block share, in compiled code that detects races.
+"""What the threads of an emulated block share, in compiled code that detects races.
 
 Each shared array is an array of words with a log, which kernels index like any array. A word
 remembers its last writer and its last reader, and the interval between barriers of each access. Two
@@ -20,7 +20,7 @@ import numpy as np
 from numba.core import cgutils, types
 from numba.extending import intrinsic, make_attribute_wrapper, models, overload, register_model
 
-from ooctrain.layers.kernels.cpu.runtime.jit import inner
+from ooctrain.layers.kernels.cpu.runtime.kernel_jit import inner
 from ooctrain.layers.kernels.cuda.conv import tensor_core
 
 WARP = 32
@@ -69,7 +69,7 @@ for _member in ("words", "log", "places", "values", "counts", "clock", "number",
 
 @intrinsic
 def shared_of(typing_context, words, log, places, values, counts, clock, number, thread):
-    """A thread's view of a shared array: `SharedArray.arrays`, the block's clock, who it is."""
+    """A thread's view of a shared array: `SharedArray.arrays`, the block's clock, its number."""
     kind = SharedType(words)
 
     def codegen(context, builder, signature, args):
@@ -169,7 +169,7 @@ def _setitem(shared, index, value):
 def copy_later(shared, offset, source, source_offset, valid):
     """tensor_core.copy_async: the words are unreadable until this thread has waited."""
     if offset % 4 != 0 or (valid and source_offset % 4 != 0):
-        raise Fault("copy at an offset that is no multiple of 4", shared.number, offset,
+        raise Fault("copy at an offset that is not a multiple of 4", shared.number, offset,
                     shared.thread, SEVERAL)  # fmt: skip
     count = shared.counts[shared.thread]
     if count[BEHIND] - count[AHEAD] >= MOST_COPIES:
@@ -233,8 +233,8 @@ class SharedArray:
 
     Args:
         size: words.
-        dtype: of a word.
-        threads: of a block, each with its own queue of copies.
+        dtype: element type of a word.
+        threads: threads of a block, each with its own queue of copies.
     """
 
     def __init__(self, size: int, dtype: str, threads: int):
@@ -328,7 +328,7 @@ SHUFFLES = MappingProxyType({
 def publish_ldmatrix(table, turn, thread, tile, offset):
     """Offers the offset of one row."""
     if offset % 4 != 0:
-        raise ValueError("ldmatrix at an offset that is no multiple of 4", offset)
+        raise ValueError("ldmatrix at an offset that is not a multiple of 4", offset)
     table[turn, thread, 0] = offset
 
 

@@ -271,7 +271,7 @@ class FakeDriver:
 
     Args:
         total_bytes: physical memory of the device.
-        granularity_bytes: of sizes and addresses.
+        granularity_bytes: granularity of sizes and addresses.
         choose: order of queued work: picks one of the streams that can go on.
         maps: whether it has virtual memory management.
 

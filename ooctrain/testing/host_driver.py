@@ -5,8 +5,8 @@ memory is the physical memory, a handle is a part of it, and a mapping is mmap o
 inaccessible reservation. The rules are CUDA's, checked here because Linux would silently map over
 existing mappings; two are wider: a part of a handle may be mapped (`parts`), and access comes with
 the mapping. Streams have nothing to wait for: work is done where it is queued (the cpu device has
-streams of its own, `devices/streams.py`). Costs, per 2 MiB: map 70 us, unmap 60 us. Sources: paper
-000, section 3.3; CUDA guide, virtual memory management. Read next: `devices/cpu/host_vm.py`.
+streams of its own, `devices/thread_streams.py`). Costs, per 2 MiB: map 70 us, unmap 60 us. Sources:
+paper 000, section 3.3; CUDA guide, virtual memory management. Read next: `devices/cpu/host_vm.py`.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ class HostDriver:
     def __init__(self, total_bytes: int, calls: HostCalls | None = None):
         self._calls = calls or HostCalls()
         self.total_bytes = whole_pages(total_bytes)
-        # Linux would go on allocating until it has to kill somebody.
+        # Linux would go on allocating until it has to kill a process.
         check_memory(self.total_bytes, "the host driver wants")
         file = self._calls.make_file(self.total_bytes)
         self._file: int | None = file

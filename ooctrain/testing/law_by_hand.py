@@ -94,7 +94,7 @@ class HoleArena:
             self.holes = sorted([*self.holes, rest])
 
     def give_back(self, block: Hole) -> None:
-        """Makes a hole of a block's bytes, with the holes beside it."""
+        """Makes a hole of a block's bytes, joined with adjacent holes."""
         lo, hi = block[0], sum(block)
         for hole in [hole for hole in self.holes if self.touch(hole, (lo, hi - lo))]:
             self.holes.remove(hole)
@@ -142,7 +142,7 @@ def refusal_of(law: LawByHand, arena: AskedArena, seed: int | str) -> str:
 
 
 def told_apart(law: LawByHand, kind: type[HoleArena], seed: int | str, pairs: int = 10) -> int:
-    """How many broken arenas a law tells from right ones.
+    """How many broken arenas a law distinguishes from right ones.
 
     Each broken arena has a right twin of the same size and rule, tried with the same random
     numbers. All are tried in an order that no seed decides, so a law cannot know which is which

@@ -23,10 +23,10 @@ class Case:
     """What a law is tried on.
 
     Args:
-        trace: of a small step.
+        trace: trace of a small step.
         machine: that it is planned for.
         granule: what sizes are rounded to.
-        seed: of whatever else is random about it.
+        seed: seed of all else that is random.
     """
 
     trace: Trace

@@ -92,8 +92,8 @@ def infeasible_is_honest(planner: Planner, case: Case) -> None:
                 raise Breach(f"it says {least} bytes are the least, but plans for {budget_bytes}")
             if refusal.minimum_bytes != least:
                 raise Breach(
-                    f"the least is {least} bytes when asked for 0, {refusal.minimum_bytes} when "
-                    f"asked for {budget_bytes}"
+                    f"the least is {least} bytes when requested 0, {refusal.minimum_bytes} when "
+                    f"requested {budget_bytes}"
                 )
     for budget_bytes in budgets_to_try(planner, case):
         refusal = refusal_of(planner, case, budget_bytes)

@@ -23,7 +23,7 @@ class FakeOp(Op):
     """An operation that only has a price; what it computes is the interpreter's business.
 
     Args:
-        label: tells operations apart.
+        label: distinguishes operations.
         flops_each: arithmetic per output byte.
     """
 

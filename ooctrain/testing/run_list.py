@@ -23,11 +23,11 @@ from typing import Any
 import numpy as np
 
 from ooctrain.alloc.registry import AllocatorChoice, choose_allocator
-from ooctrain.devices.base import Debug, Link
 from ooctrain.devices.cpu.copy_engine import CopyLink
 from ooctrain.devices.cpu.device import CpuDevice
 from ooctrain.devices.cpu.host_vm import PAGE_BYTES
 from ooctrain.devices.host_file import HostFile
+from ooctrain.devices.interface import Debug, Link
 from ooctrain.errors import OoctrainError
 from ooctrain.execution.executor import Session, host_extent_bytes
 from ooctrain.execution.placement import reserved_peak
@@ -63,7 +63,7 @@ class HashOp(Op):
             digest = hashlib.shake_128(f"{position}|".encode() + text).digest(out.size)
             out[:] = np.frombuffer(digest, np.uint8)
         if not (workspace == mark).all():
-            raise LawBroken(f"somebody wrote into the workspace of {self.call}")
+            raise LawBroken(f"the workspace of {self.call} was overwritten")
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +73,7 @@ class Way:
     Args:
         choice: the allocator.
         link: "duplex" or "shared".
-        link_bytes_per_us: of each direction; None: as fast as it goes.
+        link_bytes_per_us: speed of each direction; None: as fast as it goes.
         debug: poison, delays, synchronous mode, ledger check.
         room: how many times the reserved peak the arena has.
         slab: makes the host slab of a size; `int`: in memory.
@@ -93,7 +93,7 @@ class Ran:
 
     Args:
         persistent: after each step, {initial variable: its value}.
-        results: of each step.
+        results: results of each step.
         used_bytes: what the arena held of the machine's memory at the end.
         reserved_bytes: the reserved peak that the replay foretold: the size of the arena.
         granted_bytes: the allocator's own high-water mark.
@@ -152,7 +152,7 @@ def _arrays(values: Mapping[int, bytes]) -> dict[int, np.ndarray]:
     return {v: np.frombuffer(value, np.uint8) for v, value in values.items()}
 
 
-# A plan with random delays before each piece of work
+# Random delays before each piece of work of a plan
 
 STEPS = 3
 LONGEST_DELAY_US = 300.0
@@ -171,7 +171,7 @@ def harm_of_delays(
     """What delays do to a plan; empty if nothing.
 
     Args:
-        trace: of `random_traces.py`.
+        trace: made by `random_traces.py`.
         plan: for the granule of `choice`.
         choice: the allocator.
         link: whether both directions work at once.

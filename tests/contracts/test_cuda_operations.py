@@ -13,7 +13,7 @@ import sys
 import pytest
 
 import ooctrain.layers
-from ooctrain.layers.kernels.tables import TABLES
+from ooctrain.layers.kernels.device_tables import TABLES
 from ooctrain.step.op import Op
 
 #: What an operation of the library leaves to the tables.
@@ -53,7 +53,7 @@ def test_operations_know_no_device():
 
 def test_scratch_is_asked_for_without_numba():
     # A step is traced, with its workspaces, where no GPU and no compiler is.
-    check = "import ooctrain.layers.kernels.tables, sys\nassert 'numba' not in sys.modules"
+    check = "import ooctrain.layers.kernels.device_tables, sys\nassert 'numba' not in sys.modules"
     done = subprocess.run(
         [sys.executable, "-c", check], capture_output=True, text=True, check=False
     )

@@ -384,5 +384,5 @@ def test_help_loads_no_kernel(arguments):
 
 
 def test_the_command_plan_loads_nothing_that_is_slow_to_load():
-    loaded = loaded_by("import ooctrain.cli.plan")
+    loaded = loaded_by("import ooctrain.cli.plan_command")
     assert not SLOW_TO_LOAD & set(loaded)

@@ -18,7 +18,7 @@ from contracts.test_papers_map import PAPER_ROWS, quoted
 
 ROOT = Path(__file__).resolve().parents[2]
 #: What computes values on the cpu device, whatever the operation.
-KERNELS = "ooctrain.layers.kernels.kernel_table.DriverTable.run"
+KERNELS = "ooctrain.layers.kernels.kernel_table.KernelTable.run"
 #: Their tests start ranks, which are processes of their own and not broken with this one.
 IN_OTHER_PROCESSES = {"004 Section 6.4, T_epoch"}
 

@@ -23,7 +23,7 @@ import pytest
 
 from ooctrain.alloc.registry import choose_allocator
 from ooctrain.cli import COMMANDS
-from ooctrain.cli.reproduce import EXPERIMENTS
+from ooctrain.cli.reproduce_command import EXPERIMENTS
 from ooctrain.execution.planners import as_planner
 
 ROOT = Path(__file__).resolve().parent.parent.parent
@@ -166,7 +166,7 @@ def test_every_command_exists(command: str) -> None:
     assert name in COMMANDS
     known = {
         option
-        for parameter in getattr(import_module(f"ooctrain.cli.{name}"), name).params
+        for parameter in getattr(import_module(f"ooctrain.cli.{name}_command"), name).params
         for option in parameter.opts
     }
     assert {word for word in rest if word.startswith("--")} <= known

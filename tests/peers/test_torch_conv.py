@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from ooctrain.layers.conv2d import ConvShape, choose_algorithm
-from ooctrain.layers.kernels.cpu.conv import conv2d, conv_plan
+from ooctrain.layers.kernels.cpu.conv import conv2d, conv_workspace
 from ooctrain.layers.kernels.cpu.runtime.pool import ThreadPool
 
 torch = pytest.importorskip("torch")
@@ -49,7 +49,7 @@ def our_results(shape: ConvShape, algorithm: str, x, w, bias, dy):
     y, dx, dw = np.empty_like(dy), np.empty_like(x), np.empty_like(w)
 
     def workspace(part):
-        size = conv_plan.workspace_bytes(shape, algorithm, part, pool.threads)
+        size = conv_workspace.workspace_bytes(shape, algorithm, part, pool.threads)
         raw = np.empty(size + 64, np.uint8)
         start = -raw.ctypes.data % 64
         return raw[start : start + size]

@@ -5,14 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from ooctrain.layers.kernels.cpu import (
-    batch_norm,
-    elementwise,
-    functions,
-    losses,
-    optimizers,
-    pooling,
-)
+from ooctrain.layers.kernels.cpu import batch_norm, elementwise, functions, losses, pooling, update
 from ooctrain.layers.kernels.cpu import workspace as ws
 from ooctrain.layers.kernels.cpu.runtime.pool import ThreadPool
 from ooctrain.layers.kernels.update_factors import adam_factors, sgd_factors
@@ -194,7 +187,7 @@ def test_sgd(pool, options):
         parameter.grad = torch.from_numpy(g)
         optimizer.step()
         factors = sgd_factors(SGDUpdate(**options), {"lr": 0.1, "step": step})
-        optimizers.sgd(pool, w, g, m, w, m, factors)
+        update.sgd(pool, w, g, m, w, m, factors)
     np.testing.assert_allclose(w, parameter.detach().numpy(), rtol=1e-5, atol=1e-6)
 
 
@@ -211,7 +204,7 @@ def test_adam(pool, decoupled, decay):
         optimizer.step()
         op = AdamUpdate(weight_decay=decay, decoupled=decoupled)
         factors = adam_factors(op, {"lr": 0.01, "step": step - 1})
-        optimizers.adam(pool, w, g, m, v, w, m, v, factors)
+        update.adam(pool, w, g, m, v, w, m, v, factors)
     np.testing.assert_allclose(w, parameter.detach().numpy(), rtol=1e-5, atol=1e-6)
 
 
@@ -224,7 +217,7 @@ def test_clipping(pool):
     scratch = np.zeros(ws.reduction_workspace_bytes(1000), np.uint8)
     squares, factor = [np.zeros((), np.float32) for _ in gradients], np.zeros((), np.float32)
     for g, total in zip(gradients, squares, strict=True):
-        optimizers.sum_of_squares(pool, g, total, scratch)
-    optimizers.clip_factor(pool, ClipFactor(2.0), squares, [factor])
+        update.sum_of_squares(pool, g, total, scratch)
+    update.clip_factor(pool, ClipFactor(2.0), squares, [factor])
     for parameter, g in zip(parameters, gradients, strict=True):
         np.testing.assert_allclose(g * factor, parameter.grad.numpy(), rtol=1e-5)

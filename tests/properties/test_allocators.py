@@ -14,7 +14,7 @@ from ooctrain.alloc.log import Recorder as Logged
 from ooctrain.alloc.registry import allocators, choose_allocator
 from ooctrain.alloc.virtual import VirtualAddressing
 from ooctrain.alloc.wrappers import Checked, Counted, ThreadSafe
-from ooctrain.devices.base import Memory
+from ooctrain.devices.interface import Memory
 from ooctrain.testing import check_allocator
 from ooctrain.testing.allocator_grounds import DriverGround, make_ground
 from ooctrain.testing.allocator_laws import LAWS, Ask, Broken, DrawnProgram, own_laws

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 import ooctrain as oc
 from ooctrain import nn, optim
-from ooctrain.devices.base import FRESH_POISON, Debug
+from ooctrain.devices.interface import FRESH_POISON, Debug
 from ooctrain.errors import TrainingStopped
 
 SHAPE = (4, 2, 8, 8)

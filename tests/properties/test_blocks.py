@@ -28,7 +28,7 @@ from support.tile_chains import Chain, chains
 
 import ooctrain as oc
 from ooctrain import nn
-from ooctrain.devices.base import Debug
+from ooctrain.devices.interface import Debug
 from ooctrain.engine.incore import initial_values
 from ooctrain.engine.tensor import Tensor
 from ooctrain.errors import ConfigError, ScheduleError

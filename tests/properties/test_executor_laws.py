@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from support.random_lists import random_schedule
 
 from ooctrain.alloc.registry import choose_allocator
-from ooctrain.devices.base import Debug
+from ooctrain.devices.interface import Debug
 from ooctrain.sched.simulate import simulate
 from ooctrain.step.machine import Machine
 from ooctrain.testing.interpreter import in_core

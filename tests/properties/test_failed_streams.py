@@ -18,7 +18,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.directed import always
 
-from ooctrain.devices.streams import COMPUTE, IN, OUT, Streams
+from ooctrain.devices.thread_streams import COMPUTE, IN, OUT, Streams
 from ooctrain.errors import OoctrainError, TransferError
 
 STREAMS = 3

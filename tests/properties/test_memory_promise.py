@@ -16,7 +16,7 @@ import pytest
 from support.memory_group import run_limited
 
 from ooctrain.cli import main
-from ooctrain.cli import train as command
+from ooctrain.cli import train_command as command
 from ooctrain.devices.cpu.process_memory import held
 from ooctrain.execution import step_cache
 from ooctrain.execution.promise import OwnShare

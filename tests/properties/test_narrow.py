@@ -20,7 +20,7 @@ from ooctrain.engine.autograd import manual_seed
 from ooctrain.engine.incore import Mode, initial_values, run_trace
 from ooctrain.errors import ConfigError
 from ooctrain.layers.combine import AddMasked
-from ooctrain.layers.kernels.tables import TABLES
+from ooctrain.layers.kernels.device_tables import TABLES
 from ooctrain.rewrite import apply_rewrites, fuse, share_storage
 from ooctrain.rewrite.narrow import SUMS
 from ooctrain.rewrite.narrow import narrow as narrowed

@@ -1,7 +1,7 @@
 """Ranks give the bits of one: for every number of ranks, bucket, planner, budget and allocator.
 
-The ranks are threads of one process (`ooctrain.testing.ranks`), which notice in random order what
-has come; `tests/unit/test_mpi.py` has processes.
+The ranks are threads of one process (`ooctrain.testing.thread_ranks`), which notice in random order
+what has come; `tests/unit/test_mpi.py` has processes.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from ooctrain.execution.settings import DEFAULT_REWRITES
 from ooctrain.rewrite import apply_rewrites
 from ooctrain.sched.budget import trace_minimum_bytes
 from ooctrain.step.network import Message
-from ooctrain.testing.ranks import on_ranks
+from ooctrain.testing.thread_ranks import on_ranks
 
 #: (ranks, bytes of a bucket, buckets under way, how they train)
 CASES: list = [

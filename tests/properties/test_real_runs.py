@@ -23,7 +23,7 @@ from support.real_runs import (
 from support.same_bits import check_same_bits, in_core, out_of_core
 
 import ooctrain as oc
-from ooctrain.devices.base import FRESH_POISON, Debug
+from ooctrain.devices.interface import FRESH_POISON, Debug
 from ooctrain.engine.incore import initial_values
 from ooctrain.testing.byte_list import LawBroken
 

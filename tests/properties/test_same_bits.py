@@ -19,7 +19,7 @@ from support.same_bits import check_same_bits, in_core, out_of_core
 import ooctrain as oc
 from ooctrain import nn
 from ooctrain.alloc.registry import choose_allocator
-from ooctrain.devices.base import Debug
+from ooctrain.devices.interface import Debug
 from ooctrain.engine.incore import initial_values
 from ooctrain.execution.planners import without_bands
 from ooctrain.execution.prepare import placed, prepare

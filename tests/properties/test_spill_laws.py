@@ -33,8 +33,8 @@ import ooctrain as oc
 from ooctrain import nn
 from ooctrain.alloc.registry import choose_allocator
 from ooctrain.cli import main
-from ooctrain.devices.base import Debug
 from ooctrain.devices.host_file import HostFile, KeptFile
+from ooctrain.devices.interface import Debug
 from ooctrain.devices.spill import BLOCK_BYTES, FileCalls, Spill
 from ooctrain.engine.incore import initial_values
 from ooctrain.errors import OoctrainError, TransferError

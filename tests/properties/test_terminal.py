@@ -23,7 +23,7 @@ from zoo.planting import plant
 
 from ooctrain import errors
 from ooctrain.cli import _show_warning, main, terminal
-from ooctrain.cli.streams import say, show_traceback
+from ooctrain.cli.output_streams import say, show_traceback
 from ooctrain.cli.terminal import make_console
 from ooctrain.errors import ConfigError, printable
 

@@ -22,10 +22,10 @@ from support.layers_to_change import LAYERS, LOSSES, OF_VALUES, WEIGHT, Chain
 
 import ooctrain as oc
 from ooctrain import nn, optim
-from ooctrain.devices.base import Debug
+from ooctrain.devices.interface import Debug
 from ooctrain.engine.clip import ClipEach
 from ooctrain.errors import OoctrainError
-from ooctrain.testing.ranks import lone_rank
+from ooctrain.testing.thread_ranks import lone_rank
 
 SHAPE = (4, 2, 6, 6)
 

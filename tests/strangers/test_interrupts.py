@@ -33,8 +33,8 @@ from support.quick import quick
 import ooctrain as oc
 from ooctrain import functional as F
 from ooctrain import nn, optim
-from ooctrain.devices.base import FRESH_POISON, Debug
-from ooctrain.testing.ranks import on_ranks
+from ooctrain.devices.interface import FRESH_POISON, Debug
+from ooctrain.testing.thread_ranks import on_ranks
 
 STEPS = 4
 PACKAGE = str(Path(oc.__file__).parent)

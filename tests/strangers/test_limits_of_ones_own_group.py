@@ -17,8 +17,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.memory_group import memory_group
 
-from ooctrain.devices.cpu.host_vm import available_memory_bytes, tightest_room
-from ooctrain.step.allowance import cpu_quotas, memory_rooms, usable_cores
+from ooctrain.devices.cpu.host_vm import available_memory_bytes, tightest_limit
+from ooctrain.step.allowance import cpu_quotas, memory_limits, usable_cores
 
 MIB = 1 << 20
 FREE = {"proc/meminfo": f"MemAvailable: {9000 * 1024} kB\n"}
@@ -131,7 +131,7 @@ TREES = {
 @pytest.mark.parametrize("what", TREES)
 def test_memory(what: str, tmp_path: Path) -> None:
     files, free, source = TREES[what]
-    room = tightest_room(written(tmp_path, files))
+    room = tightest_limit(written(tmp_path, files))
     assert room is not None
     assert (room.free_bytes, source in room.source) == (free, True), room
     assert available_memory_bytes(tmp_path) == free
@@ -151,7 +151,7 @@ def test_the_least_of_all_ancestors(
         files |= two(folder, "max" if limit is None else limit, used)
     root = written(tmp_path_factory.mktemp("groups"), files)
     expected = [max(0, limit - used) for limit, used in groups if limit is not None]
-    assert sorted(room.free_bytes for room in memory_rooms(root)) == sorted(expected)
+    assert sorted(room.free_bytes for room in memory_limits(root)) == sorted(expected)
 
 
 def quota(microseconds: int) -> dict[str, str]:
@@ -192,8 +192,8 @@ def test_a_group_that_is_made_here() -> None:
         if made is None:
             pytest.skip("no control group may be made here")
         code = (
-            "from ooctrain.devices.cpu.host_vm import tightest_room\n"
-            "room = tightest_room(); print(room.limit_bytes, room.free_bytes)"
+            "from ooctrain.devices.cpu.host_vm import tightest_limit\n"
+            "room = tightest_limit(); print(room.limit_bytes, room.free_bytes)"
         )
         enter = lambda: (made / "cgroup.procs").write_text(str(os.getpid()))  # noqa: E731
         found = subprocess.run(

@@ -15,7 +15,7 @@ import ooctrain as oc
 from ooctrain import functional as F
 from ooctrain import nn
 from ooctrain.errors import ConfigError, OoctrainError
-from ooctrain.testing.ranks import on_ranks
+from ooctrain.testing.thread_ranks import on_ranks
 
 Pair = namedtuple("Pair", "main aux")
 

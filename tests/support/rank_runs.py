@@ -17,7 +17,7 @@ import numpy as np
 import ooctrain as oc
 from ooctrain import nn
 from ooctrain.distributed import Ranks
-from ooctrain.testing.ranks import on_ranks
+from ooctrain.testing.thread_ranks import on_ranks
 
 BATCH, STEPS, IGNORED = 8, 2, -100
 

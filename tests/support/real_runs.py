@@ -20,7 +20,7 @@ from typing import TextIO
 
 import numpy as np
 
-from ooctrain.devices.base import Debug
+from ooctrain.devices.interface import Debug
 from ooctrain.engine.autograd import manual_seed
 from ooctrain.engine.module import Module
 from ooctrain.errors import Infeasible

@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 from ooctrain.devices.cpu.device import CpuDevice
-from ooctrain.devices.streams import Streams
+from ooctrain.devices.thread_streams import Streams
 from ooctrain.step.op import Scalars
 
 #: Does what a piece of work asked for; it is given the scalars that stand for recorded ones.

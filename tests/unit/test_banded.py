@@ -11,7 +11,7 @@ from benchmarks.tiling_bounds import any_tiling_us
 from ooctrain import functional as F
 from ooctrain import nn
 from ooctrain.execution.planners import get_planner, planners, tilings
-from ooctrain.experiments.paper_003.sft import convolutional_step
+from ooctrain.experiments.paper_003.sft_images import convolutional_step
 from ooctrain.report.text import tiling_rows
 from ooctrain.rewrite import apply_rewrites
 from ooctrain.rewrite.tile import banded, choose, segment_costs

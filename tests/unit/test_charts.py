@@ -14,8 +14,8 @@ from ooctrain.report.charts import (
     Curve,
     Piece,
     areas_svg,
-    beside_svg,
     curves_svg,
+    side_by_side_svg,
     stacked_svg,
     strips_svg,
 )
@@ -152,7 +152,7 @@ def test_a_stack_is_as_high_as_its_pictures_and_keeps_them():
 def test_pictures_beside_each_other_are_as_wide_as_all_and_as_high_as_the_highest():
     one = strips_svg("one", [("row", [Piece(0, 1, "a")])], extent=1)
     two = areas_svg("two", [Area(0, 1, 0, 1)], axes=("x", "y"))
-    root = ElementTree.fromstring(stacked_svg([beside_svg([one, two]), one]))
+    root = ElementTree.fromstring(stacked_svg([side_by_side_svg([one, two]), one]))
     assert int(root.get("width")) == 2 * WIDTH
     row, last = root.findall(f"{SVG}svg")
     assert [inner.get("x") for inner in row.findall(f"{SVG}svg")] == ["0", str(WIDTH)]

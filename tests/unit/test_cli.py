@@ -262,7 +262,7 @@ def test_the_numbers_of_a_command_that_is_interrupted_say_so(
     def interrupted(*_, **__):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(f"ooctrain.cli.{command}.{asks}", interrupted)
+    monkeypatch.setattr(f"ooctrain.cli.{command}_command.{asks}", interrupted)
     path = tmp_path / "a.json"
     status, _, err = run(command, *SMALL, "--budget", "1GiB", "--json", str(path))
     assert (status, err.strip()) == (1, "ooctrain: interrupted")
@@ -595,6 +595,23 @@ def test_doctor_survives_broken_checks(run, monkeypatch, tmp_path):
     assert "a broken installation" in out
     levels = {check["name"]: check["level"] for check in json.loads(path.read_text())["checks"]}
     assert levels == {"first": "fail", "Python": "ok"}
+
+
+def test_a_package_that_is_installed_and_broken_is_found(monkeypatch, tmp_path):
+    from ooctrain.machine import doctor
+
+    facts = tmp_path / "half_there-1.2.dist-info"
+    facts.mkdir()
+    (facts / "METADATA").write_text("Metadata-Version: 2.1\nName: half-there\nVersion: 1.2\n")
+    module = tmp_path / "half_there.py"
+    module.write_text("")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    found = doctor.check_package("half_there")
+    assert (found.name, found.level, found.text) == ("half_there", "ok", "1.2")
+    monkeypatch.delitem(sys.modules, "half_there")
+    module.write_text("raise ImportError('its library is of another machine')  # longer")
+    with pytest.raises(ImportError):
+        doctor.check_package("half_there")
 
 
 @pytest.mark.parametrize("command", ["plan", "simulate"])

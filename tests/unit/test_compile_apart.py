@@ -18,7 +18,7 @@ import pytest
 import ooctrain as oc
 from ooctrain.api import step_trace
 from ooctrain.execution import compile_apart as apart
-from ooctrain.layers.kernels.tables import TABLES
+from ooctrain.layers.kernels.device_tables import TABLES
 from ooctrain.rewrite.tile import tile
 from ooctrain.rewrite.tile.on_rows import OnRows
 
@@ -74,7 +74,7 @@ def test_a_folder_that_cannot_be_written_is_no_error(started, monkeypatch, tmp_p
 AFTER_A_CHILD = """
 import importlib
 from ooctrain.execution import compile_apart as apart
-from ooctrain.layers.kernels.cpu.runtime.jit import KeptCode
+from ooctrain.layers.kernels.cpu.runtime.kernel_jit import KeptCode
 
 apart.compile_apart([])
 KeptCode.save = None

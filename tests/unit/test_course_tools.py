@@ -152,8 +152,9 @@ def test_a_course_wheel_lacks_the_solution_and_all_else_runs(name, withheld, oth
             assert not [line for line in bodies if len(line) > 30 and line in there]
     everything = (
         "import ooctrain.execution.planners, ooctrain.alloc.registry, ooctrain.api\n"
-        "import ooctrain.course.puzzles, ooctrain.course.grade, ooctrain.cli.grade\n"
-        "import ooctrain.cli.course, ooctrain.cli.compare, ooctrain.testing.check_planner\n"
+        "import ooctrain.course.puzzles, ooctrain.course.grade, ooctrain.cli.grade_command\n"
+        "import ooctrain.cli.course_command, ooctrain.cli.compare_command\n"
+        "import ooctrain.testing.check_planner\n"
         "import ooctrain.testing.check_allocator, ooctrain.report.snapshot\n"
     )
     done = in_wheel(inside, everything)
@@ -272,7 +273,7 @@ def test_results_are_there_even_if_python_does_not_run(packed, python, tmp_path)
 
 
 def test_results_are_there_if_nothing_was_handed_in(packed, tmp_path):
-    assert "lru.py is asked for" in run_autograder(packed[0], tmp_path)["output"]
+    assert "lru.py is expected" in run_autograder(packed[0], tmp_path)["output"]
 
 
 HANDED_IN = {
@@ -301,7 +302,7 @@ def test_results_are_written_when_the_grader_itself_fails(tmp_path, monkeypatch)
     def fail(*_):
         raise RuntimeError("a mistake of ours")
 
-    monkeypatch.setattr("ooctrain.cli.grade.run_grade", fail)
+    monkeypatch.setattr("ooctrain.cli.grade_command.run_grade", fail)
     path = tmp_path / "results.json"
     tiny = tiny_assignment(tmp_path / "tiny")
     with pytest.raises(RuntimeError):

@@ -16,12 +16,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ooctrain.devices.base import FRESH_POISON, Debug
 from ooctrain.devices.cpu.copy_engine import CopyEngine, CopyLink
 from ooctrain.devices.cpu.device import CpuDevice
 from ooctrain.devices.cpu.host_vm import open_arena
+from ooctrain.devices.interface import FRESH_POISON, Debug
 from ooctrain.devices.raw_bytes import bytes_at
-from ooctrain.devices.streams import COMPUTE, IN, OUT, Streams
+from ooctrain.devices.thread_streams import COMPUTE, IN, OUT, Streams
 from ooctrain.errors import ConfigError, TransferError
 
 SIZE = 1 << 16

@@ -33,15 +33,15 @@ from support.hand_lists import (
 )
 
 from ooctrain.alloc.registry import choose_allocator
-from ooctrain.devices.base import Debug
 from ooctrain.devices.cuda import driver_abi as abi
 from ooctrain.devices.cuda.device import CudaDevice
 from ooctrain.devices.cuda.device_array import DeviceArray
 from ooctrain.devices.cuda.feed import Feed
 from ooctrain.devices.cuda.staging import Staging
 from ooctrain.devices.cuda.streams import CudaStreams
+from ooctrain.devices.interface import Debug
 from ooctrain.devices.raw_bytes import bytes_at
-from ooctrain.devices.streams import COMPUTE, IN, OUT
+from ooctrain.devices.thread_streams import COMPUTE, IN, OUT
 from ooctrain.errors import ConfigError, DriverError, OoctrainError, OutOfDeviceMemory
 from ooctrain.execution.executor import Session, host_extent_bytes
 from ooctrain.execution.placement import reserved_peak

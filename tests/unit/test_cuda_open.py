@@ -12,7 +12,6 @@ import pytest
 from doubles.refusing_driver import RefusingDriver
 
 import ooctrain as oc
-from ooctrain.devices.base import Debug
 from ooctrain.devices.cuda import driver_abi as abi
 from ooctrain.devices.cuda import open as cuda_open
 from ooctrain.devices.cuda.driver import open_cuda_driver
@@ -23,6 +22,7 @@ from ooctrain.devices.cuda.open import (
     require_compiler,
     require_kernels,
 )
+from ooctrain.devices.interface import Debug
 from ooctrain.errors import ConfigError, DeviceUnavailable
 from ooctrain.layers.relu import ReLU
 

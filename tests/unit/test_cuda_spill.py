@@ -12,10 +12,10 @@ from unit import test_cuda_device as GPU
 from unit import test_cuda_training as TRAINING
 from zoo import planting
 
-from ooctrain.devices.base import Debug
 from ooctrain.devices.cuda import device, spilled
 from ooctrain.devices.cuda.spilled import SpilledSlab
 from ooctrain.devices.host_file import HostFile
+from ooctrain.devices.interface import Debug
 from ooctrain.devices.raw_bytes import bytes_at
 from ooctrain.devices.spill import BLOCK_BYTES, FileCalls, Spill
 from ooctrain.errors import OoctrainError, TransferError

@@ -20,8 +20,8 @@ from support.same_bits import out_of_core
 import ooctrain as oc
 from ooctrain import nn
 from ooctrain.cli import main
-from ooctrain.devices.base import Debug
 from ooctrain.devices.cuda import open as cuda_open
+from ooctrain.devices.interface import Debug
 from ooctrain.engine.incore import initial_values
 from ooctrain.errors import ConfigError, DeviceUnavailable, OutOfDeviceMemory, PlanMismatch
 from ooctrain.execution.prepare import prepare

@@ -46,9 +46,9 @@ from ooctrain.experiments.paper_002.offload_ratios import (
     wins,
     worst,
 )
-from ooctrain.experiments.paper_003 import sft
-from ooctrain.experiments.paper_004 import distributed, hmms, split_accuracy, split_hmms
-from ooctrain.experiments.paper_004.hmms import HMMS, LAYER_WISE
+from ooctrain.experiments.paper_003 import sft_images
+from ooctrain.experiments.paper_004 import distributed, hmms_speeds, split_accuracy, split_hmms
+from ooctrain.experiments.paper_004.hmms_speeds import HMMS, LAYER_WISE
 from ooctrain.sched.planners.registry import get_planner
 from ooctrain.step.presets import machine
 from ooctrain.units import GIB
@@ -462,22 +462,24 @@ def test_the_rounding_of_transfers_decides_whether_dynprog_loses_on_densenets(ch
 
 @pytest.fixture(scope="module")
 def machines():
-    return hmms.machines(hmms.BATCH)
+    return hmms_speeds.machines(hmms_speeds.BATCH)
 
 
 @pytest.fixture(scope="module")
 def shares(machines) -> dict[tuple[str, str, bool], float]:
-    rows = [row for where in machines for row in hmms.shares(hmms.BATCH, where)]
+    rows = [row for where in machines for row in hmms_speeds.shares(hmms_speeds.BATCH, where)]
     return {(row.machine, row.model, row.recomputed): row.share for row in rows}
 
 
 @pytest.fixture(scope="module")
-def speeds(machines) -> list[hmms.Speed]:
+def speeds(machines) -> list[hmms_speeds.Speed]:
     return [
         row
         for where in machines
-        for model in hmms.FIGURE_8
-        for row in hmms.speeds(model, hmms.BATCH, where, hmms.plans(model, hmms.BATCH, where))
+        for model in hmms_speeds.FIGURE_8
+        for row in hmms_speeds.speeds(
+            model, hmms_speeds.BATCH, where, hmms_speeds.plans(model, hmms_speeds.BATCH, where)
+        )
     ]
 
 
@@ -492,9 +494,9 @@ def test_vgg_19_can_offload_all_and_resnet_50_cannot(machines, shares):
 
 
 def test_some_calls_of_vgg_19_make_more_than_the_link_carries_meanwhile(machines):
-    step = step_trace("vgg19", hmms.BATCH, hmms.IMAGE_SIZE)
+    step = step_trace("vgg19", hmms_speeds.BATCH, hmms_speeds.IMAGE_SIZE)
     for where in machines:
-        calls = hmms.call_bytes(step, where)
+        calls = hmms_speeds.call_bytes(step, where)
         short = [call for call in calls if call.generated_bytes > call.offloadable_bytes]
         assert 0 < len(short) < len(calls)
         generated = sum(call.generated_bytes for call in calls)
@@ -516,10 +518,10 @@ def test_the_fit_takes_more_arithmetic_than_a_p100_has_in_float32(machines):
 @pytest.mark.slow
 def test_hmms_loses_less_than_layer_by_layer_and_less_than_in_print(machines, losses):
     for where in machines:
-        for model in hmms.FIGURE_8:
+        for model in hmms_speeds.FIGURE_8:
             lost = losses[where.name, model, HMMS]
             assert lost < losses[where.name, model, LAYER_WISE]
-            assert lost < hmms.PRINTED_LOSS[model, HMMS]
+            assert lost < hmms_speeds.PRINTED_LOSS[model, HMMS]
         assert losses[where.name, "vgg19", HMMS] < 0.005 < losses[where.name, "resnet50", HMMS]
 
 
@@ -530,15 +532,15 @@ def test_at_the_share_itself_hmms_hardly_lowers_the_peak_of_resnet_50(machines, 
             for row in speeds
             if (row.machine, row.model) == (where.name, "resnet50")
         }
-        assert 0.98 < peak[HMMS] / peak[hmms.BASELINE] <= 1
+        assert 0.98 < peak[HMMS] / peak[hmms_speeds.BASELINE] <= 1
 
 
 def test_layer_by_layer_resnet_50_loses_more_than_in_print(machines, losses):
     for where in machines:
         lost = losses[where.name, "resnet50", LAYER_WISE]
-        assert lost > 2 * hmms.PRINTED_LOSS["resnet50", LAYER_WISE]
+        assert lost > 2 * hmms_speeds.PRINTED_LOSS["resnet50", LAYER_WISE]
     _, fitted = machines
-    printed = hmms.PRINTED_LOSS["vgg19", LAYER_WISE]
+    printed = hmms_speeds.PRINTED_LOSS["vgg19", LAYER_WISE]
     assert losses[fitted.name, "vgg19", LAYER_WISE] == pytest.approx(printed, abs=0.03)
 
 
@@ -593,26 +595,26 @@ def test_combined_trains_six_times_the_batch_as_fast_in_16_gib_without_splitting
 # ooctrain reproduce sft
 
 
-def vgg16_cells(side: int) -> dict[str, sft.Cell]:
+def vgg16_cells(side: int) -> dict[str, sft_images.Cell]:
     """{way: its cell} on the paper's smaller GPU."""
-    return {cell.way: cell for cell in sft.cells("vgg16", side, sft.machines()[0])}
+    return {cell.way: cell for cell in sft_images.cells("vgg16", side, sft_images.machines()[0])}
 
 
 @slow
 def test_tiles_go_on_where_keeping_all_and_checkpoints_end() -> None:
     cells = vgg16_cells(4096)
-    assert cells[sft.BASE].seconds is None
-    assert cells[sft.CHECKPOINT].seconds is None
-    assert cells[sft.SFT].seconds is not None
-    assert cells[sft.OURS].seconds is not None
-    assert cells[sft.SFT].over_untiled is not None
-    assert cells[sft.SFT].over_untiled < 1.1
+    assert cells[sft_images.BASE].seconds is None
+    assert cells[sft_images.CHECKPOINT].seconds is None
+    assert cells[sft_images.SFT].seconds is not None
+    assert cells[sft_images.OURS].seconds is not None
+    assert cells[sft_images.SFT].over_untiled is not None
+    assert cells[sft_images.SFT].over_untiled < 1.1
 
 
 @slow
 def test_bands_that_keep_their_halos_take_less_time_than_tiles() -> None:
     cells = vgg16_cells(4096)
-    assert cells[sft.OURS].seconds < cells[sft.SFT].seconds
+    assert cells[sft_images.OURS].seconds < cells[sft_images.SFT].seconds
 
 
 # Paper 004, figure 10 and table 1: Split-CNN
@@ -620,7 +622,7 @@ def test_bands_that_keep_their_halos_take_less_time_than_tiles() -> None:
 
 def largest(model: str, *names: str) -> dict[str, split_hmms.SplitBatch]:
     """The largest batches of some methods on the fitted machine, in steps of 192."""
-    _, where = hmms.machines(hmms.QUICK_BATCH)
+    _, where = hmms_speeds.machines(hmms_speeds.QUICK_BATCH)
     cases = split_hmms.cases_of(model, where, 192, 2112, ("baseline", *names))
     rows = split_hmms.largest_batches(cases, map(split_hmms.reached, cases))
     return {row.method: row for row in rows}
@@ -643,7 +645,7 @@ def test_with_batch_norm_recomputed_resnet_18_doubles_its_batch_without_a_split(
 
 @pytest.mark.slow
 def test_after_the_split_no_call_needs_half_of_the_memory_by_itself():
-    _, where = hmms.machines(hmms.QUICK_BATCH)
+    _, where = hmms_speeds.machines(hmms_speeds.QUICK_BATCH)
     for model, batch in (("vgg19", 512), ("resnet18", 1024)):
         before, after = (
             split_hmms.large_calls(model, batch, split, where)

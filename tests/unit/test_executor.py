@@ -34,9 +34,9 @@ from support.work import lines_run
 import ooctrain as oc
 from ooctrain.alloc.dry_run import DryMemory
 from ooctrain.alloc.registry import choose_allocator
-from ooctrain.devices.base import Debug
 from ooctrain.devices.cpu.copy_engine import CopyLink
 from ooctrain.devices.cpu.device import CpuDevice
+from ooctrain.devices.interface import Debug
 from ooctrain.errors import (
     ConfigError,
     OoctrainError,

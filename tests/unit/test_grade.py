@@ -20,7 +20,7 @@ from ooctrain.course import measures as measuring
 from ooctrain.course.assignments import ASSIGNMENTS as ASSIGNMENT_NAMES
 from ooctrain.course.interview import Interview
 from ooctrain.course.measures import measured, par_us
-from ooctrain.course.remote import plan_told
+from ooctrain.course.remote import plan_in_answer
 from ooctrain.course.replays import (
     addresses_given,
     extent_bytes,
@@ -286,7 +286,7 @@ def test_a_plan_is_taken_apart_before_it_is_believed(twist):
     part, wrong = TWISTED[twist]
     (data["schedule"] if part == "instructions" else data)[part] = wrong
     with pytest.raises((oc.OoctrainError, IndexError, ValueError)):
-        measuring._judged_us(MEASURE, plan_told(data, step))
+        measuring._judged_us(MEASURE, plan_in_answer(data, step))
 
 
 @pytest.mark.slow

@@ -17,11 +17,11 @@ import pytest
 from numba.core import event
 from support.quick import all_but
 
-from ooctrain.layers.kernels.cpu.runtime import jit
-from ooctrain.layers.kernels.cpu.runtime.jit import KeptCode
+from ooctrain.layers.kernels.cpu.runtime import kernel_jit
+from ooctrain.layers.kernels.cpu.runtime.kernel_jit import KeptCode
 from ooctrain.sched.search import jit as search_jit
 
-ROOM = Path(jit.__file__).parents[1]
+ROOM = Path(kernel_jit.__file__).parents[1]
 
 CALLEE = """
 import numba
@@ -63,28 +63,28 @@ def copy_room(tmp_path: Path) -> Path:
 def test_every_source_changes_the_hash(tmp_path):
     """A changed, added, removed or renamed file anywhere in the room gives another folder."""
     room = copy_room(tmp_path)
-    original = jit.source_hash(room)
-    assert original == jit.source_hash(ROOM), "only contents and relative names may count"
+    original = kernel_jit.source_hash(room)
+    assert original == kernel_jit.source_hash(ROOM), "only contents and relative names may count"
     for path in sorted(room.rglob("*.py")):
         before = path.read_bytes()
         path.write_bytes(before + b"\n# one more line\n")
-        assert jit.source_hash(room) != original, path.name
+        assert kernel_jit.source_hash(room) != original, path.name
         path.write_bytes(before)
     (room / "extra.py").write_text("")
-    assert jit.source_hash(room) != original
+    assert kernel_jit.source_hash(room) != original
     (room / "extra.py").unlink()
     (room / "layout.py").rename(room / "layout2.py")
-    assert jit.source_hash(room) != original
+    assert kernel_jit.source_hash(room) != original
     (room / "layout2.py").rename(room / "layout.py")
-    assert jit.source_hash(room) == original
+    assert kernel_jit.source_hash(room) == original
 
 
 @pytest.mark.parametrize("variable", ["OOCTRAIN_SIMD", "NUMBA_CPU_NAME", "NUMBA_CPU_FEATURES"])
 def test_target_overrides_change_the_hash(monkeypatch, variable):
     monkeypatch.delenv(variable, raising=False)
-    original = jit.source_hash()
+    original = kernel_jit.source_hash()
     monkeypatch.setenv(variable, "avx2")
-    assert jit.source_hash() != original
+    assert kernel_jit.source_hash() != original
 
 
 def run_kernel(folder: Path) -> tuple[float, int, str]:
@@ -107,9 +107,9 @@ def run_kernel(folder: Path) -> tuple[float, int, str]:
 
 def make_kernels(folder: Path) -> None:
     (folder / "room_runtime").mkdir()
-    for name in ("jit.py", "__init__.py"):
+    for name in ("kernel_jit.py", "__init__.py"):
         shutil.copy(ROOM / "runtime" / name, folder / "room_runtime" / name)
-    (folder / "room_kernel.py").write_text(KERNEL.format(jit="room_runtime.jit"))
+    (folder / "room_kernel.py").write_text(KERNEL.format(jit="room_runtime.kernel_jit"))
     (folder / "callee.py").write_text(CALLEE.format(factor=2))
 
 
@@ -173,7 +173,7 @@ def test_damaged_code_is_never_run(tmp_path, kind):
     """Whatever the damage: the kernel is right, and kept again."""
 
     def compiled():
-        with jit.kept_in(tmp_path / "kernels-1"):
+        with kernel_jit.kept_in(tmp_path / "kernels-1"):
             kernel = numba.njit("f4(f4)", cache=True)(half)
         assert kernel(3.0) == 1.5
         return sum(kernel.stats.cache_hits.values())
@@ -181,7 +181,7 @@ def test_damaged_code_is_never_run(tmp_path, kind):
     assert [compiled(), compiled()] == [0, 1]
     (file,) = tmp_path.rglob("*.nb[ic]")
     DAMAGE[kind](file)
-    jit._warn_of_damage.cache_clear()
+    kernel_jit._warn_of_damage.cache_clear()
     with pytest.warns(UserWarning, match="are damaged"):
         assert compiled() == 0
     assert compiled() == 1
@@ -191,7 +191,7 @@ def test_damaged_code_is_never_run(tmp_path, kind):
 def test_a_function_from_the_disk_is_machine_code_until_a_caller_is_compiled(tmp_path):
     """Its module for callers to be compiled is most of what it would hold."""
     for hits in (0, 1):
-        with jit.kept_in(tmp_path / "kernels-1"):
+        with kernel_jit.kept_in(tmp_path / "kernels-1"):
             kernel = numba.njit("f4(f4)", cache=True)(half)
         assert sum(kernel.stats.cache_hits.values()) == hits
     (loaded,) = kernel.overloads.values()
@@ -208,7 +208,7 @@ def test_code_of_other_sources_or_versions_is_not_taken(tmp_path):
     """Such as a folder that was copied from another machine under this one's name."""
     one, other = (KeptCode(str(tmp_path), "f", None, sources) for sources in ("0.67 a", "0.68 a"))
     one.save("key", [1])
-    jit._warn_of_damage.cache_clear()
+    kernel_jit._warn_of_damage.cache_clear()
     assert one.load("key") == [1]
     assert one.load("another") is None
     with warnings.catch_warnings():
@@ -228,7 +228,7 @@ def test_kernels_of_several_types_of_arguments_are_all_kept(tmp_path):
 
 def test_a_disk_that_is_full_keeps_nothing_and_stops_nobody(tmp_path):
     kept = KeptCode(str(tmp_path / "no folder"), "f", None, "a")
-    jit._warn_of_disk.cache_clear()
+    kernel_jit._warn_of_disk.cache_clear()
     with pytest.warns(UserWarning, match="cannot be kept"):
         kept.save("key", 1)
 
@@ -296,7 +296,7 @@ class Interrupting(event.Listener):
         signal.signal(signal.SIGINT, self.before)
 
 
-@jit.uninterrupted
+@kernel_jit.uninterrupted
 @numba.njit
 def doubled(x):
     return 2 * x
@@ -320,9 +320,9 @@ def test_a_second_interrupt_does_not_wait():
 
 @pytest.mark.parametrize("name", ["kernel", "search"])
 def test_kernels_and_searches_are_compiled_so(tmp_path, monkeypatch, name):
-    monkeypatch.setattr(jit, "cache_folder", lambda: tmp_path / "kernels")
+    monkeypatch.setattr(kernel_jit, "cache_folder", lambda: tmp_path / "kernels")
     monkeypatch.setattr(search_jit, "folder_of", lambda sources: tmp_path / "search")
-    decorator = jit.kernel("i8(i8)") if name == "kernel" else search_jit.compiled
+    decorator = kernel_jit.kernel("i8(i8)") if name == "kernel" else search_jit.compiled
     with Interrupting(signal.SIGINT), pytest.raises(KeyboardInterrupt):
         decorator(plus_one)(1)
     assert list(tmp_path.rglob("*.nbc"))  # it was kept, so it was done

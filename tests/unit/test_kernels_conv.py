@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from ooctrain.errors import ConfigError, ShapeError
 from ooctrain.layers.conv2d import CPU_ALGORITHMS, ConvShape, choose_algorithm
 from ooctrain.layers.kernels.cpu import matmul, tiling
-from ooctrain.layers.kernels.cpu.conv import conv2d, conv_plan
+from ooctrain.layers.kernels.cpu.conv import conv2d, conv_workspace
 from ooctrain.layers.kernels.cpu.runtime.pool import ThreadPool
 
 PARTS = ("forward", "grad_input", "grad_weight")
@@ -80,7 +80,7 @@ def run(pool: ThreadPool, shape: ConvShape, algorithm: str, data, *, use_bias: b
     x, w, bias, dy = data
     y, dx, dw = (np.full_like(a, np.nan) for a in (dy, x, w))
     spaces = [
-        aligned_workspace(conv_plan.workspace_bytes(shape, algorithm, part, pool.threads))
+        aligned_workspace(conv_workspace.workspace_bytes(shape, algorithm, part, pool.threads))
         for part in PARTS
     ]
     conv2d.forward(pool, shape, algorithm, x, w, bias if use_bias else None, y, spaces[0])
@@ -206,7 +206,7 @@ def test_planning_needs_no_numba():
     """Tracing asks for algorithms and workspaces; it must not pay for the compiler."""
     code = (
         "import sys; from ooctrain.layers.conv2d import choose_algorithm;"
-        "from ooctrain.layers.kernels.cpu.conv import conv_plan as plan;"
+        "from ooctrain.layers.kernels.cpu.conv import conv_workspace as plan;"
         "shape = plan.linear_shape(64, 512, 10); choose_algorithm(shape);"
         "plan.workspace_bytes(shape, 'direct', 'forward', 2); print('numba' in sys.modules)"
     )
@@ -262,7 +262,7 @@ def test_errors_on_random_data_stay_within_the_stated_bounds(pool, channels):
     shape = ConvShape(2, channels, 12, 12, channels, 3, 3, padding=(1, 1, 1, 1))
     data = arrays(shape, integers=False)
     want = reference(shape, *data)
-    for algorithm, bound in conv_plan.RELATIVE_ERROR.items():
+    for algorithm, bound in conv_workspace.RELATIVE_ERROR.items():
         results = zip(PARTS, run(pool, shape, algorithm, data), want, strict=True)
         for part, got, exact in results:
             error = np.abs(got - exact) / exact.std()
@@ -275,7 +275,7 @@ def test_workspace_is_exact_and_grows_only_with_threads():
     shape, pool = SHAPES["3x3, stride 2"], ThreadPool(2)
     x, w, bias, dy = arrays(shape, integers=True)
     y = np.empty_like(dy)
-    size = conv_plan.workspace_bytes(shape, "direct", "forward", 2)
+    size = conv_workspace.workspace_bytes(shape, "direct", "forward", 2)
     raw = np.full(size + 128, 0xAB, np.uint8)
     start = -raw.ctypes.data % 64
     conv2d.forward(pool, shape, "direct", x, w, bias, y, raw[start : start + size])
@@ -286,7 +286,8 @@ def test_workspace_is_exact_and_grows_only_with_threads():
         chosen = choose_algorithm(shape, algorithm)
         for part in PARTS:
             sizes = [
-                conv_plan.workspace_bytes(shape, chosen, part, threads) for threads in (1, 2, 3)
+                conv_workspace.workspace_bytes(shape, chosen, part, threads)
+                for threads in (1, 2, 3)
             ]
             assert sizes == sorted(sizes)
 
@@ -302,7 +303,7 @@ def test_linear_products(pool, rows, inputs, outputs):
     )
     y, dx, dw = (np.full_like(a, np.nan) for a in (dy, x, w))
     forward, grad_input, grad_weight = (
-        aligned_workspace(conv_plan.linear_workspace_bytes(rows, inputs, outputs, part, 2))
+        aligned_workspace(conv_workspace.linear_workspace_bytes(rows, inputs, outputs, part, 2))
         for part in PARTS
     )
     matmul.forward(pool, x, w, bias, y, forward)

@@ -13,7 +13,7 @@ from ooctrain.layers.conv2d import (
     Geometry,
     choose_algorithm,
 )
-from ooctrain.layers.kernels.cpu.conv import conv_plan
+from ooctrain.layers.kernels.cpu.conv import conv_workspace
 from ooctrain.layers.kernels.cpu.runtime.pool import ThreadPool
 from ooctrain.layers.kernels.cpu.table import CPU
 from ooctrain.step.op import Spec, to_logical, to_physical
@@ -88,7 +88,7 @@ def test_large_maps_are_accurate_and_the_same_on_any_number_of_threads():
             results.append(run(pool, op, *ins))
             pool.close()
         error = np.abs(results[0] - want) / want.std()
-        assert np.sqrt(np.mean(error**2)) < conv_plan.RELATIVE_ERROR["direct"]
+        assert np.sqrt(np.mean(error**2)) < conv_workspace.RELATIVE_ERROR["direct"]
         assert all(other.tobytes() == results[0].tobytes() for other in results[1:])
 
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from support.quick import quick
 
-from ooctrain.layers.kernels.cpu import optimizers
+from ooctrain.layers.kernels.cpu import update
 from ooctrain.layers.kernels.cpu import workspace as ws
 from ooctrain.layers.kernels.update_factors import adam_factors, rmsprop_factors, sgd_factors
 from ooctrain.layers.update import AdamUpdate, ClipFactor, RMSpropUpdate, SGDUpdate
@@ -55,8 +55,8 @@ def test_sgd(pools, size, momentum, dampening, decay, nesterov):
             }
             w_out, m_out = poisoned(size), poisoned(size) if momentum else None
             factors = sgd_factors(SGDUpdate(**options), {"lr": 0.1, "step": 1})
-            optimizers.sgd(pool, w, g, m, w_out, m_out, factors)
-            optimizers.sgd(pool, w, g, m, w, m, factors)
+            update.sgd(pool, w, g, m, w_out, m_out, factors)
+            update.sgd(pool, w, g, m, w, m, factors)
             assert w.tobytes() == w_out.tobytes(), "in place and apart differ"
             if momentum:
                 assert m.tobytes() == m_out.tobytes()
@@ -82,8 +82,8 @@ def test_adam(pools, size, decay, decoupled):
             outs = poisoned(size), poisoned(size), poisoned(size)
             op = AdamUpdate(weight_decay=decay, decoupled=decoupled)
             factors = adam_factors(op, {"lr": 0.01, "step": step - 1})
-            optimizers.adam(pool, w, g, m, v, *outs, factors)
-            optimizers.adam(pool, w, g, m, v, w, m, v, factors)
+            update.adam(pool, w, g, m, v, *outs, factors)
+            update.adam(pool, w, g, m, v, w, m, v, factors)
             assert [a.tobytes() for a in (w, m, v)] == [a.tobytes() for a in outs]
         np.testing.assert_allclose(w, exact, rtol=1e-5, atol=2e-6)
 
@@ -105,8 +105,8 @@ def test_rmsprop(pools, size, momentum, centered, decay):
             exact = exact - 0.01 * buffer
             outs = [poisoned(size) for _ in range(4)]
             factors, kept = rmsprop_factors(op, {"lr": 0.01}), (centered, bool(momentum))
-            optimizers.rmsprop(pool, (w, g, *slots), outs, factors, kept)
-            optimizers.rmsprop(pool, (w, g, *slots), (w, *slots), factors, kept)
+            update.rmsprop(pool, (w, g, *slots), outs, factors, kept)
+            update.rmsprop(pool, (w, g, *slots), (w, *slots), factors, kept)
             assert w.tobytes() == outs[0].tobytes(), "in place and apart differ"
             for slot, out, there in zip(slots, outs[1:], (True, *kept), strict=True):
                 assert slot.tobytes() == out.tobytes() if there else np.isnan(out).all()
@@ -122,7 +122,7 @@ def test_a_centered_root_is_always_a_number(pools):
     for _ in range(5):
         before = w.copy()
         arrays = w, g, square, mean, w
-        optimizers.rmsprop(pools[0], arrays, (w, square, mean, w), factors, (True, False))
+        update.rmsprop(pools[0], arrays, (w, square, mean, w), factors, (True, False))
         spoilt += int((square < mean.astype(np.float64) ** 2).sum())
         assert np.isfinite(w).all()
         assert (w != before).all()
@@ -135,7 +135,7 @@ def test_sum_of_squares_has_one_value_for_any_threads(pools, size):
     scratch = np.full(ws.reduction_workspace_bytes(size), 255, np.uint8)
     values = [np.zeros((), np.float32) for _ in pools]
     for pool, value in zip(pools, values, strict=True):
-        optimizers.sum_of_squares(pool, g, value, scratch)
+        update.sum_of_squares(pool, g, value, scratch)
     assert len({value.tobytes() for value in values}) == 1
     np.testing.assert_allclose(values[0], (g.astype(np.float64) ** 2).sum(), rtol=1e-6)
 
@@ -143,5 +143,5 @@ def test_sum_of_squares_has_one_value_for_any_threads(pools, size):
 @pytest.mark.parametrize(("squares", "factor"), [((0.25, 0.0), 1.0), ((9.0, 16.0), 0.2)])
 def test_clip_factor(pools, squares, factor):
     out = np.zeros((), np.float32)
-    optimizers.clip_factor(pools[0], ClipFactor(1.0), list(np.float32(squares)), [out])
+    update.clip_factor(pools[0], ClipFactor(1.0), list(np.float32(squares)), [out])
     assert out == pytest.approx(factor, rel=1e-6)

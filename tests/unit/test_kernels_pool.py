@@ -20,7 +20,7 @@ import pytest
 
 from ooctrain.layers.kernels import cpu
 from ooctrain.layers.kernels.cpu.runtime.entry import recipe_of
-from ooctrain.layers.kernels.cpu.runtime.jit import kernel
+from ooctrain.layers.kernels.cpu.runtime.kernel_jit import kernel
 from ooctrain.layers.kernels.cpu.runtime.pool import ThreadPool
 from ooctrain.step.presets import usable_cores
 
@@ -232,7 +232,7 @@ def test_arguments_are_released(pool):
 
 
 def test_any_function_is_run_by_the_caller(pool):
-    """What was not compiled by `jit.kernel` has no entry; its chunks are the same."""
+    """What was not compiled by `kernel_jit.kernel` has no entry; its chunks are the same."""
     chunks = []
     pool.run(lambda *range_: chunks.append(range_), 10, 4)
     assert chunks == [(0, 4, 0), (4, 8, 0), (8, 10, 0)]

@@ -15,7 +15,7 @@ from support.quick import quick
 import ooctrain as oc
 from ooctrain import nn
 from ooctrain.layers.conv2d import ConvShape
-from ooctrain.layers.kernels.cpu.conv.conv_plan import workspace_bytes
+from ooctrain.layers.kernels.cpu.conv.conv_workspace import workspace_bytes
 from ooctrain.rewrite import apply_rewrites
 from ooctrain.rewrite.tile.banded import Banded
 from ooctrain.sched.budget import trace_minimum_bytes

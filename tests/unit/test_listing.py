@@ -12,7 +12,14 @@ from support.worked_example import worked_machine, worked_schedule, worked_trace
 
 import ooctrain as oc
 from ooctrain.report.holdings import holdings, offsets
-from ooctrain.report.listing import NOBODY, WHYS, earliest_us, list_from_json, list_to_json, listing
+from ooctrain.report.listing import (
+    NO_LINE,
+    WHYS,
+    earliest_us,
+    list_from_json,
+    list_to_json,
+    listing,
+)
 from ooctrain.report.lists_compared import NO_MATE, first_difference_at, mates, only_in
 from ooctrain.sched.ledger import walk
 from ooctrain.sched.planners.registry import get_planner
@@ -40,13 +47,13 @@ def told(line):
 def test_the_worked_example_says_for_each_line_what_it_waits_for():
     lines = listing(worked_trace(), worked_schedule(worked_trace()))
     assert [line.text for line in lines[:4]] == ["in x", "run f1", "free x", "out a[0:60]"]
-    assert told(lines[1]) == [(0, "data", NOBODY)]
-    assert told(lines[2]) == [(1, "use", NOBODY), (0, "use", NOBODY)]
-    assert told(lines[3]) == [(1, "data", NOBODY)]
+    assert told(lines[1]) == [(0, "data", NO_LINE)]
+    assert told(lines[2]) == [(1, "use", NO_LINE), (0, "use", NO_LINE)]
+    assert told(lines[3]) == [(1, "data", NO_LINE)]
     # f2 needs 100 bytes: the workspace of f1 as it ends, and x, which line 2 frees.
     assert told(lines[4]) == [(1, "memory", 1), (0, "memory", 2)]
     # What was swapped out by line 3 comes in again; its place was freed behind b3.
-    assert told(lines[11]) == [(8, "memory", 10), (3, "data", NOBODY), (0, "memory", 2)]
+    assert told(lines[11]) == [(8, "memory", 10), (3, "data", NO_LINE), (0, "memory", 2)]
     assert [line.ledger_bytes for line in lines[:6]] == [60, 170, 130, 130, 220, 160]
     assert [line.host_ledger_bytes for line in lines[2:4]] == [40, 100]
 
@@ -71,7 +78,7 @@ def check_wait(trace, schedule, place, wait):
         if isinstance(giver, Free):
             assert giver.var in touched(trace, other)
     else:
-        assert wait.giver == NOBODY
+        assert wait.giver == NO_LINE
     if wait.why in ("data", "use") and not isinstance(one, End):
         slots = {trace.carries.get(v, v) for v in touched(trace, one)}
         assert slots & {trace.carries.get(v, v) for v in touched(trace, other)}
@@ -106,8 +113,8 @@ def test_a_fence_is_the_reason_where_nothing_else_is():
     fenced = list(schedule.instructions)
     fenced.insert(3, Fence())
     lines = listing(trace, Schedule(tuple(fenced), schedule.start_device, schedule.start_host))
-    assert told(lines[3]) == [(1, "fence", NOBODY), (0, "fence", NOBODY)]
-    assert (0, "fence", NOBODY) in told(lines[4])
+    assert told(lines[3]) == [(1, "fence", NO_LINE), (0, "fence", NO_LINE)]
+    assert (0, "fence", NO_LINE) in told(lines[4])
 
 
 @pytest.mark.parametrize("seed", range(6))

@@ -10,7 +10,7 @@ from support.rank_runs import make_trainer
 import ooctrain as oc
 from ooctrain.errors import ConfigError
 from ooctrain.report.holdings import held_at, holdings
-from ooctrain.report.streams import streams_of
+from ooctrain.report.stream_names import streams_of
 from ooctrain.report.svg import timelines_svg
 from ooctrain.report.text import timeline_rows
 from ooctrain.sched.ledger import walk
@@ -23,7 +23,7 @@ from ooctrain.sched.simulate import (
 )
 from ooctrain.sched.timeline import hidden_us
 from ooctrain.step.network import Message, Network
-from ooctrain.testing.ranks import on_ranks
+from ooctrain.testing.thread_ranks import on_ranks
 
 
 @pytest.fixture(scope="module")

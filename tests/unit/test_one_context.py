@@ -15,7 +15,7 @@ ROOT = Path(__file__).parents[2]
 #: What a command does from its first look to its end, with a thread of its own in the midst.
 ASK_OFTEN = """
 import threading
-from ooctrain.devices.base import Debug
+from ooctrain.devices.interface import Debug
 from ooctrain.devices.cuda import open as cuda_open
 from ooctrain.devices.cuda.device import CudaDevice
 from ooctrain.machine import doctor

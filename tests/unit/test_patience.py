@@ -10,7 +10,7 @@ import time
 import pytest
 
 from ooctrain.course.interview import Interview, NoAnswer
-from ooctrain.course.remote import RemotePlanner, name_told
+from ooctrain.course.remote import RemotePlanner, name_in_answer
 from ooctrain.errors import Infeasible
 from ooctrain.step.builder import TraceBuilder
 from ooctrain.step.machine import Machine
@@ -97,7 +97,7 @@ def _descends(pid, ancestor):
 )
 def test_its_own_time_is_counted_whether_it_computes_or_sleeps(deed, tmp_path):
     with Interview(planner_file(tmp_path, deed), "planner", 0.3) as interview:
-        name_told(interview)
+        name_in_answer(interview)
         started = time.monotonic()
         with pytest.raises(NoAnswer, match=r"did not end within 0\.3 s"):
             RemotePlanner(interview).plan(small_step(), 100, MACHINE)

@@ -14,7 +14,7 @@ from support.random_lists import random_schedule
 
 import ooctrain as oc
 from ooctrain.alloc.registry import choose_allocator
-from ooctrain.devices.base import Debug
+from ooctrain.devices.interface import Debug
 from ooctrain.errors import ConfigError, Infeasible, ScheduleError
 from ooctrain.execution.prepare import prepare
 from ooctrain.execution.settings import DEFAULT_REWRITES, Settings

@@ -11,8 +11,8 @@ from typing import Any
 
 from ooctrain.experiments.paper_000 import architectures, table1
 from ooctrain.experiments.paper_001 import hybrid
-from ooctrain.experiments.paper_003 import sft
-from ooctrain.experiments.paper_004 import distributed, hmms, split_accuracy, split_hmms
+from ooctrain.experiments.paper_003 import sft_images
+from ooctrain.experiments.paper_004 import distributed, hmms_speeds, split_accuracy, split_hmms
 
 #: Paper 000, table 1; the first baseline is that of LMS's machine.
 TABLE_1 = """
@@ -114,11 +114,11 @@ def test_figures_of_papers_000_003_and_004():
         ("deeplabv3plus_xception65", 6, 5.3), ("deeplabv3plus", 6, 5.3),
     ]  # fmt: skip
     assert architectures.PRINTED_VA_FACTORS == (1.5, 2.0)
-    assert sft.PRINTED_GIB == {"vgg16": 118, "vgg19": 129, "darknet19": 43}
-    assert sft.PRINTED_SIDE == 10240
-    assert hmms.PRINTED_SHARE == {"vgg19": 1.0, "resnet18": 0.55, "resnet50": 0.4}
-    assert hmms.PRINTED_SHARE_RECOMPUTED == 0.7
-    assert hmms.PRINTED_LOSS == {
+    assert sft_images.PRINTED_GIB == {"vgg16": 118, "vgg19": 129, "darknet19": 43}
+    assert sft_images.PRINTED_SIDE == 10240
+    assert hmms_speeds.PRINTED_SHARE == {"vgg19": 1.0, "resnet18": 0.55, "resnet50": 0.4}
+    assert hmms_speeds.PRINTED_SHARE_RECOMPUTED == 0.7
+    assert hmms_speeds.PRINTED_LOSS == {
         ("vgg19", "layer-wise"): 0.13, ("vgg19", "HMMS"): 0.013,
         ("resnet50", "layer-wise"): 0.129, ("resnet50", "HMMS"): 0.051,
     }  # fmt: skip

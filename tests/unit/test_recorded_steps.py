@@ -18,7 +18,7 @@ from support.session_bench import Bench
 
 import ooctrain as oc
 from ooctrain import nn, optim
-from ooctrain.devices.base import Debug
+from ooctrain.devices.interface import Debug
 from ooctrain.errors import CaptureRefused, DriverError, TrainingStopped
 from ooctrain.execution.captured_steps import MOST_TRIES
 from ooctrain.sched.schedule import Free, Run, SwapIn, SwapOut

@@ -29,8 +29,8 @@ from ooctrain.experiments.paper_001 import hybrid
 from ooctrain.experiments.paper_001.hybrid import Tuned
 from ooctrain.experiments.paper_002 import offload_ratios
 from ooctrain.experiments.paper_002 import offload_ratios as report_of_ratios
-from ooctrain.experiments.paper_003 import sft
-from ooctrain.experiments.paper_004 import distributed, hmms
+from ooctrain.experiments.paper_003 import sft_images
+from ooctrain.experiments.paper_004 import distributed, hmms_speeds
 from ooctrain.sched.planners.bn_recompute import offloadable_share
 from ooctrain.sched.planners.lms import LevelGraph
 from ooctrain.step.presets import rtx2080ti
@@ -147,7 +147,7 @@ def chains():
 
 
 def test_on_chains_nobody_beats_the_bounds_and_all_memory_costs_nothing(chains):
-    assert len(chains) == 3 * len(offload_ratios.ASKED_PLANNERS)
+    assert len(chains) == 3 * len(offload_ratios.CHAIN_CASE_PLANNERS)
     for cell in chains:
         assert cell.compute_us <= cell.proposition_3_us <= cell.lp_us * (1 + 1e-5)
         assert cell.lp_us <= cell.makespan_us * (1 + 1e-5)
@@ -160,7 +160,7 @@ def test_claims_count_what_the_cells_say(chains):
     greedy, dynprog, vdnn, _ = chains[:4]
     slow, fast = replace(vdnn, makespan_us=3.0), replace(greedy, makespan_us=2.0)
     other = replace(dynprog, makespan_us=4.0, proposition_3_us=2.0)
-    otherwise = [replace(other, planner=name) for name in offload_ratios.ASKED_PLANNERS[-2:]]
+    otherwise = [replace(other, planner=name) for name in offload_ratios.CHAIN_CASE_PLANNERS[-2:]]
     found = {c.printed: c.here for c in offload_ratios.claims([fast, other, slow, *otherwise])}
     assert found["GREEDY outperforms VDNN in most cases"] == "faster in 1, slower in 0 of 1"
     assert found["DYNPROG outperforms VDNN in most cases"] == "faster in 0, slower in 1 of 1"
@@ -210,17 +210,17 @@ def test_offload_ratios_prints_draws_and_writes(monkeypatch, tmp_path, capsys):
     shown, found = reproduced("offload-ratios", tmp_path, capsys)
     assert "GREEDY outperforms VDNN" in shown
     assert len(found["cells"]) == 2 * len(offload_ratios.QUICK_SHARES) * len(
-        offload_ratios.ASKED_PLANNERS
+        offload_ratios.CHAIN_CASE_PLANNERS
     )
     assert set(found["cells"][0]) <= documented("offload-ratios")
 
 
 def test_the_fitted_machine_gives_the_share_that_was_asked_for():
     step = step_trace("resnet18", 4, 224)
-    assert offloadable_share(step, hmms.p100_nvlink()) > 0.55
-    machine = hmms.fitted(step, hmms.p100_nvlink(), 0.55)
+    assert offloadable_share(step, hmms_speeds.p100_nvlink()) > 0.55
+    machine = hmms_speeds.fitted(step, hmms_speeds.p100_nvlink(), 0.55)
     assert offloadable_share(step, machine) == pytest.approx(0.55, abs=1e-3)
-    calls = hmms.call_bytes(step, machine)
+    calls = hmms_speeds.call_bytes(step, machine)
     carried = sum(call.offloadable_bytes for call in calls)
     assert carried / sum(call.generated_bytes for call in calls) == pytest.approx(0.55, abs=1e-3)
 
@@ -232,8 +232,8 @@ def test_hmms_prints_draws_and_writes_and_loses_less_than_layer_by_layer(tmp_pat
     loss = {(s["machine"], s["model"], s["method"]): s["loss"] for s in found["speeds"]}
     for (machine, model, method), lost in loss.items():
         assert 0 <= lost < 1
-        if method == hmms.HMMS:
-            assert lost < loss[machine, model, hmms.LAYER_WISE]
+        if method == hmms_speeds.HMMS:
+            assert lost < loss[machine, model, hmms_speeds.LAYER_WISE]
     printed = {(s["model"], s["method"]): s["printed"] for s in found["speeds"]}
     assert printed["vgg19", "layer-wise"] == 0.13
     assert printed["resnet50", "HMMS"] == 0.051
@@ -321,8 +321,10 @@ def test_distributed_prints_draws_and_writes_figure_11(tmp_path, capsys):
 def test_activations_of_the_three_networks_are_those_of_paper_003():
     """Printed are 118, 129 and 43 GiB at 10240 pixels."""
     found = {
-        network: round(sft.activation_bytes(sft.convolutional_step(network, 10240)) / GIB, 1)
-        for network in sft.PRINTED_GIB
+        network: round(
+            sft_images.activation_bytes(sft_images.convolutional_step(network, 10240)) / GIB, 1
+        )
+        for network in sft_images.PRINTED_GIB
     }
     assert found == {"vgg16": 118.6, "vgg19": 128.7, "darknet19": 42.8}
 
@@ -330,17 +332,20 @@ def test_activations_of_the_three_networks_are_those_of_paper_003():
 @pytest.mark.slow
 def test_each_way_of_figure_8_goes_as_far_as_it_fits():
     small = replace(rtx2080ti(), device_bytes=48 * MIB)
-    rows = [row for side in (32, 256, 384) for row in sft.cells("vgg16", side, small)]
-    assert [row.way for row in rows] == [*sft.ways()] * 3
-    found = sft.largest(rows)
-    sides = [found[small.name, "vgg16", way] for way in (sft.BASE, sft.CHECKPOINT, sft.OURS)]
+    rows = [row for side in (32, 256, 384) for row in sft_images.cells("vgg16", side, small)]
+    assert [row.way for row in rows] == [*sft_images.ways()] * 3
+    found = sft_images.largest(rows)
+    sides = [
+        found[small.name, "vgg16", way]
+        for way in (sft_images.BASE, sft_images.CHECKPOINT, sft_images.OURS)
+    ]
     assert sides == sorted(sides)
     for row in rows:
         assert (row.seconds is None) == (row.peak_bytes > small.device_bytes)
-        if row.way == sft.SFT and row.seconds is not None:
+        if row.way == sft_images.SFT and row.seconds is not None:
             assert "tile:" in row.tiling
             assert row.over_untiled > 1
-    assert sft.ARTIFACT_S["rtx2080ti", "vgg16", 10240] == 43.8
+    assert sft_images.ARTIFACT_S["rtx2080ti", "vgg16", 10240] == 43.8
 
 
 @pytest.mark.slow

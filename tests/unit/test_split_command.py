@@ -14,7 +14,7 @@ from ooctrain.cli import main
 from ooctrain.errors import ConfigError, Infeasible
 from ooctrain.execution.settings import DEFAULT_REWRITES
 from ooctrain.split.model import SplitModel
-from ooctrain.split.settings import Splitting, coarser, parse_splitting
+from ooctrain.split.split_settings import Splitting, coarser, parse_splitting
 
 LENET = ["lenet", "--batch", "8", "--machine", "cpu-generic"]
 

@@ -215,7 +215,7 @@ def test_mistakes_are_named():
         train(Ungraded())
     with pytest.raises(ShapeError, match="gives complex64, which is no float32"):
         train(Complex())
-    with pytest.raises(AutogradError, match="asks for 'z'"):
+    with pytest.raises(AutogradError, match="requests 'z'"):
         train(Forgetful())
     with pytest.raises(ShapeError, match="its shape rule says"):
         train(Liar())

@@ -15,14 +15,14 @@ from ooctrain.execution.ahead import Ahead, ReadBatch
 BUGS = {
     "nobody reads ahead": (
         "there", Ahead, "begin",
-        "reader.begin(StagedBatch(trace, device.room(_room_bytes(trace))))",
+        "reader.begin(StagedBatch(trace, device.host_buffer(_buffer_bytes(trace))))",
         "pass",
     ),
-    "a GPU has one room, which is filled before its copy is done": (
-        "there on a GPU", Feed, "room", "len(self._rooms) < 2", "not self._rooms",
+    "a GPU has one host buffer, which is filled before its copy is done": (
+        "there on a GPU", Feed, "host_buffer", "len(self._buffers) < 2", "not self._buffers",
     ),
-    "the cpu has one room": (
-        "there", CpuDevice, "room", "len(self._rooms) < 2", "not self._rooms",
+    "the cpu has one host buffer": (
+        "there", CpuDevice, "host_buffer", "len(self._buffers) < 2", "not self._buffers",
     ),
     "any arrays are taken for those that were laid out": (
         "changes", ReadBatch, "serves", "same and place", "place",
@@ -32,7 +32,7 @@ BUGS = {
     ),
     "a step waits for the next batch, and ends with its error": (
         "errors", Ahead, "begin",
-        "reader.begin(StagedBatch(trace, device.room(_room_bytes(trace))))",
+        "reader.begin(StagedBatch(trace, device.host_buffer(_buffer_bytes(trace))))",
         "reader.begin(); reader._next.result()",
     ),
     "under a memory budget a loader reads ahead by itself": (

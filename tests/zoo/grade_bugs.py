@@ -85,9 +85,9 @@ BUGS = {
     "the other side is waited for": Here(
         wire, "_wait", "left_s * 1000", "left_s * 1000 + 5000", "a message in time"),
     "any answer is the answer": Here(
-        interview.Interview, "_told", "told.get(\"id\") != name", "False", "an early answer"),
+        interview.Interview, "_reply", "reply.get(\"id\") != name", "False", "an early answer"),
     "a call is an answer": Here(
-        interview.Interview, "_told", "called is None or", "False and", "a question back"),
+        interview.Interview, "_reply", "called is None or", "False and", "a question back"),
     "who has ended is asked again": Here(
         interview.Interview, "ask", "if self.fault:", "if False:", "ended"),
     "what was wrong is never forgotten": Here(
@@ -101,13 +101,13 @@ BUGS = {
     "words may move the cursor": Here(
         wire, "printable", "or c.isprintable()", "or True", "a word"),
     "a claim may be no number": Here(
-        remote, "plan_told", "if not fits or not math.isfinite(makespan or 0):",
+        remote, "plan_in_answer", "if not fits or not math.isfinite(makespan or 0):",
         "if False:", "taken apart"),
     "a step is taken for the one before": Here(
         remote.RemotePlanner, "plan", "and self._sent[0] is trace", "or self._sent[1] > 0",
         "laws"),
     "harm to the input goes unseen": Here(
-        remote.RemotePlanner, "plan", 'if told.get("changed"):', "if False:", "pure"),
+        remote.RemotePlanner, "plan", 'if reply.get("changed"):', "if False:", "pure"),
     "a planner is among what is given": Here(
         isolation, "copy_interfaces", "for name in GIVEN:",
         "for name in (*GIVEN, 'sched/planners/keep_all.py'):", "given"),

@@ -14,7 +14,7 @@ from zoo import planting
 from ooctrain.engine import eager, finished, module
 from ooctrain.execution.executor import Session
 from ooctrain.execution.guard import Guard
-from ooctrain.optim import base
+from ooctrain.optim import optimizer
 from ooctrain.train import Trainer
 
 BUGS: dict[str, tuple[Any, ...]] = {
@@ -59,7 +59,7 @@ BUGS: dict[str, tuple[Any, ...]] = {
         "a state", (eager, "write_all", "finisher.do(partial(_write_all, list(values), then, "
                     "_line_outside_library()))",
                     "_write_all(list(values), then, _line_outside_library())"),
-        (base, "write_all", "finisher.do(partial(_write_all, list(values), then, "
+        (optimizer, "write_all", "finisher.do(partial(_write_all, list(values), then, "
          "_line_outside_library()))",
          "_write_all(list(values), then, _line_outside_library())"),
         (module, "write_all", "finisher.do(partial(_write_all, list(values), then, "

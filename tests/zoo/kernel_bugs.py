@@ -113,5 +113,5 @@ BUGS: dict[str, tuple[Kernel, str]] = {
         changed(right_by_copies, "copy_wait_all", "copy_wait_but_one"),
         "before the copy was waited for",
     ),
-    "quads from an odd place": (quads_from_an_odd_place, "no multiple of 4"),
+    "quads from an odd place": (quads_from_an_odd_place, "not a multiple of 4"),
 }  # fmt: skip

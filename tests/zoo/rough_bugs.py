@@ -13,7 +13,7 @@ from typing import Any
 from ooctrain.cli import training
 from ooctrain.data import picture
 from ooctrain.execution import checkpoint
-from ooctrain.layers.kernels.cpu.runtime.jit import KeptCode
+from ooctrain.layers.kernels.cpu.runtime.kernel_jit import KeptCode
 from ooctrain.layers.update import ClipFactor
 from ooctrain.step import schema
 

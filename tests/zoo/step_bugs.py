@@ -18,7 +18,7 @@ from ooctrain.engine import draws, fingerprint, parts, seeds
 from ooctrain.engine.module import Module
 from ooctrain.engine.tensor import Tensor
 from ooctrain.execution import checkpoint, evaluation, executor, guard, seen, sessions
-from ooctrain.functional import elementwise, losses
+from ooctrain.functional import loss_functions, pointwise
 from ooctrain.layers.kernels.cpu import losses as kernels
 from ooctrain.optim import LRScheduler, Optimizer, SequentialLR
 from ooctrain.optim.schedules import plateau
@@ -96,7 +96,7 @@ def a_counter_is_looked_at_once(patch: pytest.MonkeyPatch) -> None:
 def samples_are_drawn_by_their_place_in_a_part(patch: pytest.MonkeyPatch) -> None:
     """Each part of a batch drops the same samples."""
     piece = 'tape.parts is None or mode == "batch"'
-    planted = plant(patch, elementwise, "stochastic_depth", piece, "True")
+    planted = plant(patch, pointwise, "stochastic_depth", piece, "True")
     patch.setattr(functional, "stochastic_depth", planted)
 
 
@@ -108,7 +108,7 @@ def every_thread_is_the_first(patch: pytest.MonkeyPatch) -> None:
 def labels_are_as_they_were(patch: pytest.MonkeyPatch) -> None:
     """Smoothed class probabilities keep the share that is to be spread."""
     piece = "target * (1.0 - label_smoothing)"
-    plant(patch, losses, "_of_probabilities", piece, "target")
+    plant(patch, loss_functions, "_of_probabilities", piece, "target")
 
 
 def histories_are_copied(patch: pytest.MonkeyPatch) -> None:
@@ -198,7 +198,7 @@ def parts_average_their_own_labels(patch: pytest.MonkeyPatch) -> None:
 
 def sums_are_taken_for_means(patch: pytest.MonkeyPatch) -> None:
     """Halved where a batch goes through in two parts."""
-    plant(patch, losses, "_of_the_batch", "loss * parts.factor", "loss")
+    plant(patch, loss_functions, "_of_the_batch", "loss * parts.factor", "loss")
 
 
 def parts_are_equal(patch: pytest.MonkeyPatch) -> None:
@@ -220,13 +220,13 @@ def one_divisor_for_all_losses(patch: pytest.MonkeyPatch) -> None:
 
 def likelihoods_average_their_own_labels(patch: pytest.MonkeyPatch) -> None:
     """As `parts_average_their_own_labels`, where a mean is made of operations."""
-    planted = plant(patch, losses, "nll_loss", "parts is None", "True")
+    planted = plant(patch, loss_functions, "nll_loss", "parts is None", "True")
     patch.setattr(functional, "nll_loss", planted)
 
 
 def sums_of_values_are_taken_for_means(patch: pytest.MonkeyPatch) -> None:
     """As `sums_are_taken_for_means`, where a sum is an operation of its own."""
-    plant(patch, losses, "_reduced", "_of_the_batch(each.sum(), reduction)", "each.sum()")
+    plant(patch, loss_functions, "_reduced", "_of_the_batch(each.sum(), reduction)", "each.sum()")
 
 
 def losses_of_operations_count_by_samples(patch: pytest.MonkeyPatch) -> None:
@@ -253,8 +253,8 @@ def sums_over_batches_are_averaged(patch: pytest.MonkeyPatch) -> None:
 
 def a_cycled_group_has_no_settings(patch: pytest.MonkeyPatch) -> None:
     """Its momentum is a step scalar, and so nothing of it is compared."""
-    piece = 'told["momentum"], told["betas"] = name, told.get("betas", ())[1:]'
-    plant(patch, Optimizer, "_told", piece, "told.clear()")
+    piece = 'kept["momentum"], kept["betas"] = name, kept.get("betas", ())[1:]'
+    plant(patch, Optimizer, "_traced_settings", piece, "kept.clear()")
 
 
 def rates_in_force_are_forgotten(patch: pytest.MonkeyPatch) -> None:

@@ -15,7 +15,7 @@ from ooctrain import plugins
 from ooctrain.data import dataset, folder, picture
 from ooctrain.engine import state_dicts, tensor
 from ooctrain.execution import checkpoint
-from ooctrain.optim.schedules import base, one_cycle, plateau
+from ooctrain.optim.schedules import one_cycle, plateau, scheduler
 from ooctrain.step import user_values
 
 Plant = Callable[[pytest.MonkeyPatch], None]
@@ -68,7 +68,8 @@ BUGS: dict[str, tuple[str, Plant]] = {
             "best in (math.inf, -math.inf)")),
     "a cycle that waits moves the momentum": (
         "waits", lambda patch: plant(
-            patch, base.LRScheduler, "load_state_dict", 'state_dict["last_epoch"] < 0', "False")),
+            patch, scheduler.LRScheduler, "load_state_dict", 'state_dict["last_epoch"] < 0',
+            "False")),
     "a prefix is taken off whatever is left": (
         "prefix", lambda patch: plant(patch, state_dicts, "_as_a_part", "return state",
                                       "return found")),

@@ -16,13 +16,13 @@ import pytest
 from zoo import list_bugs, planting
 
 from ooctrain.course import measures, replays
-from ooctrain.devices.streams import Streams
+from ooctrain.devices.thread_streams import Streams
 from ooctrain.engine.backward import _Pass
 from ooctrain.execution import checkpoint, checkpoint_file
 from ooctrain.execution.evaluation import Averages
 from ooctrain.execution.step_cache import StepCache
-from ooctrain.layers.kernels.cpu import elementwise, losses, optimizers
-from ooctrain.layers.kernels.cpu.runtime import jit
+from ooctrain.layers.kernels.cpu import elementwise, losses, update
+from ooctrain.layers.kernels.cpu.runtime import kernel_jit
 from ooctrain.rewrite.tile import writer
 from ooctrain.rewrite.tile.writer import TraceWriter
 from ooctrain.sched import rules
@@ -59,10 +59,10 @@ _LINKED = f"os.link(target, {_PREVIOUS})"
 
 SURVIVORS: dict[str, Survivor] = {
     "the squares of a last partial block, beyond the first, are left out": Survivor(
-        "last blocks", (optimizers, "_squares", *_LAST_BLOCK),
+        "last blocks", (update, "_squares", *_LAST_BLOCK),
         {
             "the sum of the last chunk's squares is not added": (
-                optimizers, "chunk_count", "-(-items // chunk)", "max(1, items // chunk)",
+                update, "chunk_count", "-(-items // chunk)", "max(1, items // chunk)",
             ),
             "the errors of the last chunk are not added": (
                 losses, "chunk_count", "-(-items // chunk)", "max(1, items // chunk)",
@@ -344,6 +344,8 @@ def bugs() -> dict[str, tuple[str, Bug]]:
 def plant(patch: pytest.MonkeyPatch, bug: Bug) -> None:
     """Puts the piece with the bug in place, wherever the function is known by its name."""
     owner, name, *_ = bug
-    patch.setitem(jit._OUTER, "cache", False)  # there is no file of which Numba could keep it
+    patch.setitem(
+        kernel_jit._OUTER, "cache", False
+    )  # there is no file of which Numba could keep it
     right = getattr(owner, name)
     list_bugs.plant_rule(patch, right, planting.plant_everywhere(patch, *bug))

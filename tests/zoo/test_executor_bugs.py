@@ -23,7 +23,7 @@ from unit import test_virtual as VIRTUAL
 from zoo import executor_bugs as ZOO
 
 from ooctrain.alloc.registry import choose_allocator
-from ooctrain.devices.base import Debug
+from ooctrain.devices.interface import Debug
 from ooctrain.errors import OoctrainError
 from ooctrain.testing.random_traces import random_trace
 from ooctrain.testing.run_list import Way, run_list

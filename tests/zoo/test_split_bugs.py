@@ -15,7 +15,7 @@ from ooctrain.testing.check_split import SPLIT_LAWS, SplitFailure
 
 boundaries, cuts, model, patches, settings = (
     import_module(f"ooctrain.split.{name}")
-    for name in ("boundaries", "cuts", "model", "patches", "settings")
+    for name in ("boundaries", "cuts", "model", "patches", "split_settings")
 )
 
 #: {name: (owner, function, the piece as it is, the piece with the bug)}

@@ -1,4 +1,4 @@
-"""A training run of the command line: what it was asked for and found, and its checkpoints.
+"""A training run of the command line: its options, its results, its checkpoints.
 
 Read next: `run_record.py`, `run_files.py`, then `../training.py`.
 """

@@ -1,9 +1,10 @@
-"""A memory budget beside what the operating system counted, as `train --memory` prints it.
+"""A memory budget next to the operating system's count, as `train --memory` prints it.
 
-The promise is printed with its parts before the first step (`../limits.py`). The count is taken
-from the first plan to the last test: the steps run in-core for `--verify` come after it, since they
-need what in-core needs. A promise that was not kept is said by its code, and the command fails.
-Read next: `ooctrain/execution/promise.py`; `ooctrain/devices/cpu/process_memory.py`, which counts.
+The promise is printed with its parts before the first step (`../step_limits.py`). The count is
+taken from the first plan to the last test: the steps run in-core for `--verify` come after it,
+since they need what in-core needs. A promise that was not kept is said by its code, and the command
+fails. Read next: `ooctrain/execution/promise.py`; `ooctrain/devices/cpu/process_memory.py`, which
+counts.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ Rows = list[tuple[str, str]]
 
 
 def counted_rows(promise: Promise | None, record: RunRecord) -> Rows:
-    """What was counted, beside the promise."""
+    """What was counted, next to the promise."""
     watch = record.watch
     if promise is None or watch is None:
         return []

@@ -2,7 +2,7 @@
 
 A run that is stopped and resumed ends with the bits of one that never stopped. So its file holds
 where the data and the learning rates stand, and the settings on which the bits depend; memory is
-not among them. What may change is told (`changes`): the images, and over how many epochs the
+not among them. What may change is reported (`changes`): the images, and over how many epochs the
 learning rates go. Read next: `../training.py`; `../../execution/checkpoint.py` for the file itself.
 """
 
@@ -17,8 +17,8 @@ from ooctrain.cli.options import Workload
 from ooctrain.cli.run.run_record import RunOptions, TrainingRun
 from ooctrain.cli.schedules import SCHEDULES, depends_on_the_end
 from ooctrain.data import DataLoader, identity_of
+from ooctrain.data.data_sets import same_source
 from ooctrain.data.folder import ImageFolder
-from ooctrain.data.registry import same_source
 from ooctrain.errors import CheckpointError, ConfigError
 from ooctrain.execution.checkpoint import RunState, expect_writable, older_than
 from ooctrain.optim import LRScheduler
@@ -73,7 +73,7 @@ def save_run(run: TrainingRun, loader: DataLoader, schedule: LRScheduler) -> Non
 
 
 def epochs_of_rates(run: TrainingRun, before: RunState | None, steps_per_epoch: int) -> int:
-    """Over how many epochs the learning rates go: those asked for; where these have been done
+    """Over how many epochs the learning rates go: those requested; where these have been done
     already, as many as the saved run had, so that its rates stay what they were."""
     asked, saved = run.options.extent.epochs, _saved_epochs(before)
     if before is None or saved is None:

@@ -1,4 +1,4 @@
-"""What a training run was asked for, what it did, and the two together: data alone.
+"""A training run as data alone: its options, what it did, the two together.
 
 The loop of `../training.py` fills a `RunRecord` step by step; the display, the summary and the file
 of `--json` read it. Read next: `../training.py`, `../live.py`.
@@ -36,7 +36,7 @@ class EpochEnd:
     """What an epoch came to.
 
     Args:
-        number: of the epoch, from 1.
+        number: number of the epoch, from 1.
         loss: mean of its steps.
         accuracy: on the test part; None where there is none.
     """
@@ -51,23 +51,23 @@ class RunRecord:
     """What a run did.
 
     Args:
-        losses: of all steps, those before a resume included.
+        losses: losses of all steps, those before a resume included.
         step_us: wall-clock times of this process's steps.
-        plan_us: of tracing and planning before them; next to nothing where shapes stay.
-        timeline: of the last step, measured.
-        timelines: of the last steps that are no warm-up.
+        plan_us: time of tracing and planning before them; next to nothing where shapes stay.
+        timeline: timeline of the last step, measured.
+        timelines: timelines of the last steps after warm-up.
         epochs: those that ended in this process.
         test_loss, test_accuracy: on the test part, the last time; None where there is none.
         tested_at: steps done then.
         saved: checkpoints written.
         ranks: the numbers of ranks that did steps before a resume.
-        identical_to_incore: None where it was not asked for.
+        identical_to_incore: None where it was not requested.
         incore_step_us: wall-clock times of the in-core run's steps.
-        incore_timelines: of its last steps.
+        incore_timelines: timelines of its last steps.
         seen: {"train", "test": what the images are known by}, for a run with a checkpoint.
         other_images: whether some steps before a resume were done on other images.
         lengths: the epochs over which the learning rates went before a resume, then now.
-        watch: of what the process holds; None where no memory was promised.
+        watch: record of what the process holds; None where no memory was promised.
     """
 
     losses: list[float] = field(default_factory=list)
@@ -92,7 +92,7 @@ class RunRecord:
 
 @dataclass(frozen=True, slots=True)
 class TrainingRun:
-    """A training that goes on: what was asked for, what is trained and by whom, what it did."""
+    """A training that goes on: its options, its trainer, what it did."""
 
     options: RunOptions
     task: Task

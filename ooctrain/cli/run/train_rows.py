@@ -1,19 +1,20 @@
 """What `train` prints of a run: the plan before its first step, and what came of it after the last.
 
-Each row is a name and a text; `../train.py` puts them on the console. Peaks, bytes moved and times
-stand beside what was predicted of them, so that the reader can hold the run to the plan. The bound
-is that of `sched/bounds/closed.py` with call times as measured in-core, and stands there only where
-`--verify` has run the steps in-core, too. Read next: `../train.py`, `kept_promise.py`.
+Each row is a name and a text; `../train_command.py` puts them on the console. Peaks, bytes moved
+and times stand next to their predictions, so that the reader can hold the run to the plan.
+The bound is that of `sched/bounds/closed.py` with call times as measured in-core, and stands there
+only where `--verify` has run the steps in-core, too. Read next: `../train_command.py`,
+`kept_promise.py`.
 """
 
 from __future__ import annotations
 
 from dataclasses import replace
 
-from ooctrain.cli.limits import promise_rows
 from ooctrain.cli.options import Workload
 from ooctrain.cli.run.kept_promise import Rows, counted_rows
 from ooctrain.cli.run.run_record import RunRecord, TrainingRun, typical_us
+from ooctrain.cli.step_limits import promise_rows
 from ooctrain.cli.workload import Task, classes_rows, split_rows
 from ooctrain.data import Shape
 from ooctrain.execution.prepare import PreparedStep

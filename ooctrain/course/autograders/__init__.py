@@ -1,4 +1,4 @@
 """Grades for the platforms that courses use: Gradescope, Otter-Grader, nbgrader.
 
-Read next: `gradescope.py`, `gradescope.py`, `notebook_graders.py`.
+Read next: `gradescope.py`, `notebook_graders.py`.
 """

@@ -2,10 +2,10 @@
 
 The zip holds `setup.sh` and `run_autograder` at its root, as Gradescope wants them, the whole
 library as a wheel, the assignment's folder and the secret seed of its hidden cases.
-`run_autograder` first leaves a `results.json` that says that there is no grade, and the grade takes
-its place; so there is one even if Python does not start, or is killed. The library runs the
+`run_autograder` first leaves a `results.json` that says that there is no grade, and the grade
+replaces it; so there is one even if Python does not start, or is killed. The library runs the
 submission's file in a cage of its own, so it sees neither the tests nor the results. Source:
-Gradescope, "Autograder Specifications" and "Best Practices". Read next: `gradescope.py`.
+Gradescope, "Autograder Specifications" and "Best Practices". Read next: `notebook_graders.py`.
 """
 
 from __future__ import annotations
@@ -21,64 +21,7 @@ from ooctrain.course.handout import write_wheel
 from ooctrain.course.isolation import in_words
 from ooctrain.course.rubric import Rubric
 
-# A grade as Gradescope reads it: `results.json`.
-#
-# Each row of a grade is a test with its score and its reason. Public tests show all that they
-# said; what has hidden cases shows that it does not hold, and nothing of the case. The leaderboard
-# has what a submission's data is worth, the ratio to par, never how long its code took. A platform
-# that finds no file shows the student nothing, so there is one whatever happens: `not_graded` says
-# why there is no grade. Source: Gradescope, "Autograder Specifications", output format.
-
-
-#: Gradescope cuts what is longer; a student reads the first lines.
-MOST_LETTERS = 4000
-
-
-def results_of(found: Grade) -> dict[str, Any]:
-    """The object of results.json."""
-    needed = "" if found.passed else f", and {found.pass_points:g} are needed to pass"
-    if found.unsafe:
-        needed = f"; nobody passes without: {found.unsafe}"
-    said = f"{found.points:g} of {found.most_points:g} points{needed}"
-    if found.isolation:
-        said += f"\nisolation: {in_words(found.isolation)}"
-    results: dict[str, Any] = {
-        "score": found.points,
-        "output": said,
-        "output_format": "text",
-        "test_output_format": "text",
-        "stdout_visibility": "hidden",
-        "tests": [_test(number, row) for number, row in enumerate(found.rows, 1)],
-    }
-    if found.ratio is not None:
-        results["leaderboard"] = [
-            {"name": "x par", "value": round(found.ratio, 4), "order": "asc"},
-            {"name": "points", "value": found.points, "order": "desc"},
-        ]
-    return results
-
-
-def not_graded(why: str) -> dict[str, Any]:
-    """The object where there is no grade."""
-    said = f"There is no grade yet: {why}. This is not your file's fault; tell your teacher."
-    return {"score": 0.0, "output": said[:MOST_LETTERS], "stdout_visibility": "hidden", "tests": []}
-
-
-def _test(number: int, row: Row) -> dict[str, Any]:
-    full = row.points == row.most_points
-    said = row.details if row.kind == "test" and row.details else row.reason
-    said = said if row.public is None else row.public
-    return {
-        "name": f"{row.kind}: {row.name}",
-        "number": str(number),
-        "score": round(row.points, 2),
-        "max_score": round(row.most_points, 2),
-        "status": "passed" if full else "failed",
-        "output": said[:MOST_LETTERS],
-        "tags": [row.kind],
-        "visibility": "visible",
-    }
-
+# The zip.
 
 _TIME = (1980, 1, 1, 0, 0, 0)
 SETUP = """\
@@ -128,11 +71,11 @@ def write_zip(path: Path, rubric: Rubric, seed: int) -> None:
     """Writes the autograder of an assignment.
 
     Args:
-        seed: of its hidden cases; who has the zip has it.
+        seed: for its hidden cases; it can be read from the zip.
     """
     file, _, name = rubric.submission.partition(":")
     missing = not_graded("")
-    missing["output"] = f"No file was handed in: {file} is asked for, with a class {name}."
+    missing["output"] = f"No file was handed in: {file} is expected, with a class {name}."
     texts = {
         "setup.sh": SETUP,
         "run_autograder": RUN.format(file=file, name=name, seed=seed),
@@ -159,3 +102,59 @@ def _put(packed: zipfile.ZipFile, name: str, content: bytes, mode: int) -> None:
     entry = zipfile.ZipInfo(name, _TIME)
     entry.compress_type, entry.external_attr = zipfile.ZIP_DEFLATED, mode << 16
     packed.writestr(entry, content)
+
+
+# `results.json`: each row of a grade is a test with its score and its reason. Public tests show
+# their whole output; a test with hidden cases shows only that it does not hold, and nothing of the
+# case. The leaderboard has what a submission's data is worth, the ratio to par, never how long its
+# code took. A platform that finds no file shows the student nothing, so `not_graded` says why there
+# is no grade. Source: Gradescope, "Autograder Specifications", output format.
+
+#: Gradescope cuts what is longer; a student reads the first lines.
+MOST_LETTERS = 4000
+
+
+def results_of(found: Grade) -> dict[str, Any]:
+    """The object of results.json."""
+    needed = "" if found.passed else f", and {found.pass_points:g} are needed to pass"
+    if found.unsafe:
+        needed = f"; nobody passes without: {found.unsafe}"
+    said = f"{found.points:g} of {found.most_points:g} points{needed}"
+    if found.isolation:
+        said += f"\nisolation: {in_words(found.isolation)}"
+    results: dict[str, Any] = {
+        "score": found.points,
+        "output": said,
+        "output_format": "text",
+        "test_output_format": "text",
+        "stdout_visibility": "hidden",
+        "tests": [_test(number, row) for number, row in enumerate(found.rows, 1)],
+    }
+    if found.ratio is not None:
+        results["leaderboard"] = [
+            {"name": "x par", "value": round(found.ratio, 4), "order": "asc"},
+            {"name": "points", "value": found.points, "order": "desc"},
+        ]
+    return results
+
+
+def not_graded(why: str) -> dict[str, Any]:
+    """The object where there is no grade."""
+    said = f"There is no grade yet: {why}. This is not your file's fault; tell your teacher."
+    return {"score": 0.0, "output": said[:MOST_LETTERS], "stdout_visibility": "hidden", "tests": []}
+
+
+def _test(number: int, row: Row) -> dict[str, Any]:
+    full = row.points == row.most_points
+    said = row.details if row.kind == "test" and row.details else row.reason
+    said = said if row.public is None else row.public
+    return {
+        "name": f"{row.kind}: {row.name}",
+        "number": str(number),
+        "score": round(row.points, 2),
+        "max_score": round(row.most_points, 2),
+        "status": "passed" if full else "failed",
+        "output": said[:MOST_LETTERS],
+        "tags": [row.kind],
+        "visibility": "visible",
+    }

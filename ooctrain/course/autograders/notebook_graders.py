@@ -1,7 +1,7 @@
 """The same grader for courses on notebooks: Otter-Grader and nbgrader.
 
 Both platforms run a cell of a notebook, or a test function, and count points. So the wrapper is
-small: the student's cell writes the file, and each graded part asks for the points of that part,
+small: the student's cell writes the file, and each graded part fetches the points of that part,
 which `part_points` takes from one grade. nbgrader takes a number below a cell's maximum as partial
 credit. Otter's test cases have all of their points or none, so a part is cut into fifths. On either
 platform the notebook itself runs without a cage and could read the seed; the submission's file runs
@@ -30,7 +30,7 @@ def part_points(assignment: str, file: str, part: str, seed: int = 0) -> float:
 
     Args:
         assignment: the folder.
-        file: of the submission; its class is the rubric's.
+        file: file of the submission; its class is the rubric's.
         part: a test's name, "laws", "hunts", or a measure's, replay's or footprint's name.
     """
     rubric = read_rubric(Path(assignment))
@@ -96,11 +96,11 @@ _KERNEL = {
 
 def _cell(name: str, kind: str, source: str, points: float | None = None) -> dict[str, Any]:
     """A cell that students cannot change; with points, one that is graded."""
-    told = {
+    nbgrader = {
         "schema_version": 3, "grade_id": name, "locked": True, "solution": False,
         "grade": points is not None, "task": False, **({"points": points} if points else {}),
     }  # fmt: skip
-    return {**_plain(name, kind, source), "metadata": {"nbgrader": told}}
+    return {**_plain(name, kind, source), "metadata": {"nbgrader": nbgrader}}
 
 
 def _plain(name: str, kind: str, source: str) -> dict[str, Any]:

@@ -3,7 +3,7 @@
 Questions and answers are data, and each question stands alone: a planner gets a trace that is made
 for that question, and each answer names its question. What a kind needs is imported where it is
 needed: a law gets a new process for each arena, and has no use for plans and NumPy. Read next:
-`serve_allocator.py` for allocators; `../remote.py` and `../remote.py`, which ask.
+`serve_allocator.py` for allocators; `../remote.py`, the other side.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ Answer = Callable[[Mapping[str, Any]], Any]
 
 
 def serve(line: Line, kind: str, submission: str) -> None:
-    """Answers until nobody asks any more.
+    """Answers until the pipe is closed.
 
     Args:
         kind: "planner", "allocator", "bands" or "law".
@@ -35,10 +35,10 @@ def serve(line: Line, kind: str, submission: str) -> None:
         try:
             if answer is None:
                 answer = _asked(line, kind, submission)
-            told = {"answer": answer(question)}
+            reply = {"answer": answer(question)}
         except Exception as error:
-            told = {"error": error_data(error, submission)}
-        line.send({**_sayable(told, submission), "id": question["id"]})
+            reply = {"error": error_data(error, submission)}
+        line.send({**_sayable(reply, submission), "id": question["id"]})
 
 
 def _asked(line: Line, kind: str, submission: str) -> Answer:
@@ -55,12 +55,12 @@ def _asked(line: Line, kind: str, submission: str) -> Answer:
     return Shelf(line, submission)
 
 
-def _sayable(told: dict[str, Any], submission: str) -> dict[str, Any]:
+def _sayable(reply: dict[str, Any], submission: str) -> dict[str, Any]:
     try:
-        json.dumps(told, allow_nan=False)
+        json.dumps(reply, allow_nan=False)
     except Exception as error:  # an answer of a submission, with whatever it has put there
         return {"error": error_data(error, submission)}
-    return told
+    return reply
 
 
 def _planner(submission: str) -> Answer:
@@ -114,7 +114,7 @@ def _planned(planner: Any, question: Mapping[str, Any], step: Mapping[str, Any])
     try:
         plan = planner.plan(trace, question["budget_bytes"], machine, **rest)
     except Infeasible as refusal:
-        told: dict[str, Any] = {"refusal": error_data(refusal, "")}
+        reply: dict[str, Any] = {"refusal": error_data(refusal, "")}
     else:
         if not isinstance(plan, Plan):
             raise ConfigError(
@@ -122,8 +122,8 @@ def _planned(planner: Any, question: Mapping[str, Any], step: Mapping[str, Any])
                 code="OOC-108",
                 fix="plan() returns a Plan, such as `make_plan(...)` gives",
             )
-        told = {"plan": plan.to_json()}
+        reply = {"plan": plan.to_json()}
         if plan.trace is trace:  # whatever has become of it
-            told["plan"]["trace_fingerprint"] = fingerprint
+            reply["plan"]["trace_fingerprint"] = fingerprint
     changed = json.loads(json.dumps(trace_data(trace))) != step or has_other_views(trace)
-    return {**told, "changed": changed or repr(machine) != before}
+    return {**reply, "changed": changed or repr(machine) != before}

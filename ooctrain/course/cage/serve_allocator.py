@@ -91,11 +91,11 @@ class _Kept:
         events = question.get("events", [])
         rest = [[EventThere(self._memory, number) for number in events]] if events else []
         found = getattr(self.allocator, question["method"])(*values, *rest)
-        told = {"value": self._value(question["method"], found), "block": _told(block)}
+        reply = {"value": self._value(question["method"], found), "block": _block_row(block)}
         if question["method"] in WITH_BOOKS:
             with suppress(Exception):  # a question for them alone gets the error
-                told["books"] = self._value("stats", self.allocator.stats())
-        return told
+                reply["books"] = self._value("stats", self.allocator.stats())
+        return reply
 
     def _block(self, asked: Any) -> Any:
         """The block of a number; a foreign one is made of its fields."""
@@ -106,7 +106,7 @@ class _Kept:
     def _value(self, method: str, found: Any) -> Any:
         if method in ("allocate", "reserve"):
             self._blocks.append(found)
-            return {"number": len(self._blocks) - 1, "block": _told(found)}
+            return {"number": len(self._blocks) - 1, "block": _block_row(found)}
         if method == "stats":
             return {field.name: getattr(found, field.name) for field in fields(Stats)}
         if method == "close":
@@ -115,7 +115,7 @@ class _Kept:
         return found if method == "snapshot" else None
 
 
-def _told(block: Any) -> Any:
+def _block_row(block: Any) -> Any:
     if block is None:
         return None
     return [block.id, block.address, block.requested_bytes, block.granted_bytes, block.tag]
@@ -145,16 +145,16 @@ class MemoryThere:
     def call(self, method: str, values: Any) -> Any:
         """What a method of the memory returns. Raises what it raises."""
         self._line.send({"id": self.asked_in, "call": method, "values": list(values)})
-        told = self._line.receive()
-        if "value" in told:
-            return told["value"]
-        if told.get("driver"):
-            error = told["error"]
+        reply = self._line.receive()
+        if "value" in reply:
+            return reply["value"]
+        if reply.get("driver"):
+            error = reply["error"]
             raise DriverError(
-                error["what"], call=told["driver"], numbers=error.get("numbers") or "",
+                error["what"], call=reply["driver"], numbers=error.get("numbers") or "",
                 fix=error.get("fix") or "addresses and sizes that the memory has given",
             )  # fmt: skip
-        raise error_of(told["error"])[0]
+        raise error_of(reply["error"])[0]
 
 
 class EventThere:

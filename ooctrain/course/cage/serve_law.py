@@ -63,7 +63,7 @@ class ArenaThere:
 
     def _call(self, method: str, value: int) -> Any:
         self._line.send({"id": self._asked_in, "call": method, "values": [value]})
-        told = self._line.receive()
-        if "error" in told:
-            raise error_of(told["error"])[0]
-        return told["value"]
+        reply = self._line.receive()
+        if "error" in reply:
+            raise error_of(reply["error"])[0]
+        return reply["value"]

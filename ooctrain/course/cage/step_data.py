@@ -63,7 +63,7 @@ def trace_data(trace: Trace) -> dict[str, Any]:
 
 
 def _call_data(trace: Trace, call: Call) -> list[Any]:
-    price = [0, 0]  # never asked for where the call states its own duration
+    price = [0, 0]  # never requested where the call states its own duration
     if call.duration_ns is None:
         ins, outs = specs_of(trace, call.ins), specs_of(trace, call.outs)
         price = [call.op.flops(ins, outs), call.op.bytes_moved(ins, outs)]

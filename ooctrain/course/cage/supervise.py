@@ -6,7 +6,7 @@ The settings say what may be seen, for how long, and which layers to use. The ch
 ends, this process ends all that the child has started and returns its status. Orphans among its
 descendants become its own children, so not even a daemon escapes. It also ends when its own input
 ends, which the grader holds open and never writes to, so the cage is emptied however the grader
-ends. Read next: `limits.py`, `system_calls.py`, `landlock.py`, `namespaces.py`, the layers;
+ends. Read next: `process_limits.py`, `system_calls.py`, `landlock.py`, `namespaces.py`, the layers;
 `serve.py`.
 """
 
@@ -22,9 +22,9 @@ from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any
 
-from ooctrain.course.cage import landlock, limits, namespaces, system_calls
+from ooctrain.course.cage import landlock, namespaces, process_limits, system_calls
 from ooctrain.course.cage.given import refuse_the_rest
-from ooctrain.course.cage.wire import MOST_ASKED_BYTES, Line
+from ooctrain.course.cage.wire import MOST_REQUEST_BYTES, Line
 
 #: Exit status where the cage itself cannot be made.
 NO_CAGE = 97
@@ -39,7 +39,7 @@ def main() -> None:
     os.set_blocking(waker, False)
     signal.set_wakeup_fd(waker)
     signal.signal(signal.SIGCHLD, lambda *_: None)
-    if limits.adopt_descendants():
+    if process_limits.adopt_descendants():
         applied.append("subreaper")
     if "namespaces" in settings["layers"] and namespaces.leave_the_others():
         applied.append("namespaces")
@@ -63,14 +63,14 @@ def _be_the_child(settings: Mapping[str, Any], applied: list[str]) -> None:
         signal.set_wakeup_fd(-1)
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         os.setpgid(0, 0)
-        limits.end_with_parent()
+        process_limits.end_with_parent()
         os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
         _confine(settings, applied)
         # Not at the top: NumPy is loaded within the limits, and the supervisor needs none.
         from ooctrain.course.cage.serve import serve
 
         refuse_the_rest()
-        line = Line(settings["asked"], settings["answered"], MOST_ASKED_BYTES, patient=True)
+        line = Line(settings["asked"], settings["answered"], MOST_REQUEST_BYTES, patient=True)
         line.send({"ready": applied})
         status = 1
         serve(line, settings["kind"], settings["submission"])
@@ -91,9 +91,9 @@ def _confine(settings: Mapping[str, Any], applied: list[str]) -> None:
     if "namespaces" in applied:
         namespaces.see_only(readable, hidden, settings["root"], home)
     os.chdir(home)
-    limits.limit(settings["cpu_s"])
+    process_limits.limit(settings["cpu_s"])
     applied.append("limits")
-    refused = limits.refuse_privileges()
+    refused = process_limits.refuse_privileges()
     if "landlock" in settings["layers"] and refused and landlock.see_only(readable, hidden, home):
         applied.append("landlock")
     namespaces.give_up_capabilities()
@@ -104,7 +104,7 @@ def _confine(settings: Mapping[str, Any], applied: list[str]) -> None:
 def _wait(child: int, wake: int) -> None:
     """Until the child has ended, or the grader is gone."""
     while True:
-        # Not collected yet: until then its number, and its group's, belong to nobody else.
+        # Not collected yet: until then its number, and its group's, belong to no other process.
         if os.waitid(os.P_PID, child, os.WEXITED | os.WNOHANG | os.WNOWAIT):
             return
         for descriptor in select.select([0, wake], [], [])[0]:

@@ -86,7 +86,7 @@ def _program(column: int, arch: int) -> Iterator[Instruction]:
     yield (_BITS, 1, 0, _CLONE_THREAD)
     yield (_RETURN, 0, 0, _FAIL | errno.EPERM)
     yield (_RETURN, 0, 0, _ALLOW)
-    # prlimit may ask what the limits are; its third argument, the new ones, is no null.
+    # prlimit may ask what the limits are; its third argument, the new ones, is not null.
     yield (_EQUAL, 0, 5, _PRLIMIT[column])
     yield (_LOAD, 0, 0, _ARGUMENTS + 16)
     yield (_EQUAL, 0, 2, 0)

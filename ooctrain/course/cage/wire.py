@@ -1,9 +1,9 @@
-"""Messages between a grader and a submission's process: a length, then JSON, both limited.
+"""Messages to a submission's process or from it: a length, then JSON, both limited.
 
 Plain data arrives unchanged on the other side, or `BadMessage` is raised. The other side may be
 hostile, so a reader waits no longer than a deadline and reads no more than a limit, and rejects
-what JSON does not say (NaN, infinity, a bare value, nesting without end). Read next:
-`../interview.py` and `serve.py`, which speak through it.
+what is not JSON (NaN, infinity, a bare value, nesting without end). Errors travel as data too. Read
+next: `../interview.py` and `serve.py`, which speak through it.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from ooctrain import errors
 from ooctrain.plugins import fault_of_own_code
 
 #: Of what a submission may say at once, and of what it may be asked.
-MOST_ANSWERED_BYTES, MOST_ASKED_BYTES = 4 << 20, 256 << 20
+MOST_REPLY_BYTES, MOST_REQUEST_BYTES = 4 << 20, 256 << 20
 _LENGTH = struct.Struct(">I")
 _PIECE_BYTES = 1 << 16
 #: On the monotonic clock, in seconds; or what says it whenever it is reached: it may have moved.
@@ -41,7 +41,7 @@ class Line:
 
     Args:
         read_from, write_to: descriptors; `close` closes them.
-        most_bytes: of a message that comes.
+        most_bytes: most bytes of a message that comes.
         patient: no deadline is ever given, so the descriptors may block.
     """
 
@@ -58,7 +58,7 @@ class Line:
         Raises:
             OutOfTime: the other side does not listen.
             OSError: the other side is gone.
-            TypeError, ValueError: it is no plain data.
+            TypeError, ValueError: it is not plain data.
         """
         text = json.dumps(message, allow_nan=False).encode()
         rest = memoryview(_LENGTH.pack(len(text)) + text)
@@ -130,13 +130,10 @@ def _refuse(word: str) -> None:
     raise ValueError(f"{word} is not a number")
 
 
-# Errors as data: what a submission raises, on its way to the process that asked.
-#
-# An exception becomes its kind, its words and its numbers, and on the other side an exception of
-# the same kind. A kind is a word from a short list, because laws and tests use it to tell a
-# refusal (`Infeasible`, `OutOfDeviceMemory`) from a mistake. Any other kind counts as the
-# submission's own error, so a submission can neither end nor skip a test.
-
+# Errors as data. An exception becomes its kind, its words and its numbers, and on the other side an
+# exception of the same kind. A kind is a word from a short list, because laws and tests use it to
+# distinguish a refusal (`Infeasible`, `OutOfDeviceMemory`) from a mistake. Any other kind counts as
+# the submission's own error, so a submission can neither end nor skip a test.
 
 MOST_LETTERS = 4000
 _OURS = (
@@ -177,8 +174,8 @@ def error_data(error: BaseException, submission: str) -> dict[str, Any]:
     wanted = ("code", "where", "numbers", "fix", *_NUMBERS.get(kind, ()), *_WORDS.get(kind, ()))
     if ours:
         data |= {word: getattr(error, word, None) for word in wanted}
-    told = {word: _short(value) for word, value in data.items()}
-    return {**told, "driver": isinstance(error, errors.DriverError)}
+    short = {word: _short(value) for word, value in data.items()}
+    return {**short, "driver": isinstance(error, errors.DriverError)}
 
 
 def _line(error: BaseException, submission: str) -> str:
@@ -196,7 +193,7 @@ def _short(value: Any) -> Any:
 
 
 def error_of(data: Any) -> tuple[Exception, str]:
-    """(the exception that was told, the same in one line); a `TypeError` where none was told."""
+    """(the exception, the same in one line); a `TypeError` where there was none."""
     if not isinstance(data, Mapping):
         return _no_error(data)
     word = {key: printable(value) for key, value in data.items() if isinstance(value, str)}

@@ -5,7 +5,7 @@
     oc.puzzles.a2.check(LIST, picture="a2.svg") # two numbers, a picture, and what is wrong first
 
 Series a: the list by hand; b: allocators; c: tiles; d: kernels in the emulator; e: autograd; f:
-laws. The library computes the targets when they are asked for, and this package contains no
+laws. The library computes the targets when they are requested, and this package contains no
 solution. Read next: `attempt.py`; docs/puzzles.md; `tutorials/puzzles/`.
 """
 

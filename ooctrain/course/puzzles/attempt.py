@@ -1,9 +1,9 @@
 """A puzzle and an attempt at it: two numbers, a picture, and the first thing that is wrong.
 
-A puzzle asks for a few lines: a list in text, a function, a kernel, a law. An attempt at it, right
-or wrong, always gives a picture and two numbers. Each number is shown with a target, which the
-library computes when it is asked, and with the bound that no answer beats, where one is known. An
-error is named with its place: the instruction, the row, the thread, the gradient. Errors of the
+A puzzle is solved by a few lines: a list in text, a function, a kernel, a law. An attempt at it,
+right or wrong, always gives a picture and two numbers. Each number is shown with a target, which
+the library computes when it is asked, and with the bound that no answer beats, where one is known.
+An error is named with its place: the instruction, the row, the thread, the gradient. Errors of the
 student's own code are caught here and shown with the line that raised them. The idea is that of
 GPU-Puzzles and LLM-Training-Puzzles (Sasha Rush). Read next: `list_puzzles.py`, the first series.
 """
@@ -39,7 +39,7 @@ class Score:
         name: what is counted, with its unit.
         yours: None where the answer is too wrong to be measured.
         target: that solves the puzzle; computed.
-        bound: that nobody beats; None: none is known.
+        bound: a limit that no answer beats; None: none is known.
     """
 
     name: str
@@ -63,7 +63,7 @@ class Attempt:
     """What an answer is worth.
 
     Args:
-        title: of the puzzle.
+        title: title of the puzzle.
         numbers: two.
         wrong: the first law that is broken, and where; "" for none.
         hint: where time or memory is lost in an answer that is right; "" for nothing to say.
@@ -130,7 +130,7 @@ class Puzzle:
         """Tries an answer, and prints what it is worth.
 
         Args:
-            answer: what the puzzle's file asks for.
+            answer: as the puzzle's file says.
             picture: a file for the picture; None: notebooks show the returned attempt.
         """
         attempt = self.judge(f"{self.name} {self.title}", answer)

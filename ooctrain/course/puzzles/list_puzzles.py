@@ -2,7 +2,7 @@
 
 The answer is text (docs/schedule.md, "The list as text"). It is proved by the verifier and timed by
 the simulator, as every planner's list is. The target is the result of one of the library's
-planners, computed when it is asked for; the bound is what no list within the budget can beat.
+planners, computed when it is requested; the bound is what no list within the budget can beat.
 Read next: `../../sched/list_text.py`, `allocator_puzzles.py`.
 """
 
@@ -35,10 +35,10 @@ class ListTask:
 
     Args:
         step: makes the step.
-        budget_bytes: of the device.
+        budget_bytes: budget of the device.
         link_bytes_per_us, link: how fast a copy is; "duplex" or "shared".
         planner: whose makespan is the target.
-        piece_bytes: of the pieces that this planner moves, few enough to be written by hand.
+        piece_bytes: size of this planner's pieces, few enough to be written by hand.
     """
 
     step: Callable[[], Trace]
@@ -84,7 +84,7 @@ def uneven_stages() -> Trace:
 
 
 def skip_connection() -> Trace:
-    """Six equal stages; F4 reads x1 besides, so that x1 has two gradients, which `add` adds."""
+    """Six equal stages; F4 also reads x1, so that x1 has two gradients, which `add` adds."""
     builder = TraceBuilder()
 
     def value(name: str, kind: str) -> int:

@@ -20,12 +20,10 @@ import numpy as np
 from ooctrain.course.puzzles.attempt import Attempt, Puzzle, Score, Wrong, attempted
 from ooctrain.report.charts import Piece, strips_svg
 
-# The forty-line tape of tutorial 01, on which the puzzles of series e add operations.
-#
-# Every computation is a line (function, inputs, output) over named values; the gradient of a line
-# is more lines. A rule gets the tape, the names of a line's inputs and output, and the name of the
-# output's gradient; it returns the names of the inputs' gradients.
-
+# The forty-line tape of tutorial 01. Every computation is a line (function, inputs, output) over
+# named values; the gradient of a line is more lines. A rule gets the tape, the names of a line's
+# inputs and output, and the name of the output's gradient; it returns the names of the inputs'
+# gradients.
 
 #: What a line can say from the start.
 FUNCTIONS: Mapping[str, Callable[..., np.ndarray]] = {
@@ -61,6 +59,8 @@ class NamedTape:
         return output
 
 
+# The puzzles.
+
 _EPSILON = float(np.finfo(float).eps)
 #: Of a central difference the rounding grows with 1 / h and the rest with h ** 2: here they meet.
 _STEP = _EPSILON ** (1 / 3)
@@ -83,7 +83,7 @@ def batch_norm(x: np.ndarray, gamma: np.ndarray, beta: np.ndarray) -> np.ndarray
 
 @dataclass(frozen=True, slots=True)
 class TapeTask:
-    """An operation whose gradient is asked for.
+    """An operation whose gradient is requested.
 
     Args:
         function: its name on the tape.

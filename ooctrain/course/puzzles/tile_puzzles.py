@@ -1,4 +1,4 @@
-"""Series c: tiles. Which rows can be computed, kept or read, and which sums are carried on.
+"""Series c: tiles. Which rows can be computed, kept or read, which sums are carried on.
 
 A layer is a `Window` along one axis: output row o reads the input rows o s - p to o s - p + k - 1
 that exist. The laws are tried on many windows, row by row, straight from that definition: nothing
@@ -19,88 +19,7 @@ from ooctrain.course.puzzles.attempt import Attempt, Puzzle, Score, Wrong, attem
 from ooctrain.report.charts import Piece, strips_svg
 from ooctrain.step.op import Window
 
-# Puzzle c4: statistics that are carried from band to band, with the bits of one band.
-#
-# A batch norm needs the mean and the variance of all rows before it can write the first one. Bands
-# read their rows one after the other and carry sums. The sum of floats depends on their order, so
-# the law demands that any heights of bands give the same bits.
-
-
-CARRIED_ROWS, _CHANNELS = 32, 8
-
-
-def judge_carried(title: str, answer: tuple[Callable, Callable]) -> Attempt:
-    """`carry(state, rows)` takes a band in, `finish(state, count)` gives mean and variance."""
-    carry, finish = answer if isinstance(answer, tuple) and len(answer) == 2 else (None, None)
-    x = np.random.default_rng(0).standard_normal((CARRIED_ROWS, _CHANNELS)).astype(np.float32) + 3
-    cuts = [(CARRIED_ROWS,), (8, 8, 8, 8), (1,) * CARRIED_ROWS, (5, 20, 7), (31, 1)]
-    runs: list[tuple[tuple[int, ...], np.ndarray, int]] = []
-
-    def tried() -> None:
-        if not callable(carry) or not callable(finish):
-            raise Wrong("the answer is a pair of functions: (carry, finish)")
-        for heights in cuts:
-            state, at = None, 0
-            for height in heights:
-                state = carry(state, x[at : at + height])
-                at += height
-            pair = wanted(finish(state, CARRIED_ROWS), tuple, "finish returns (mean, variance)")
-            found = np.stack([np.asarray(part, np.float32) for part in pair])
-            if found.shape != (2, _CHANNELS):
-                raise Wrong(f"mean and variance have one number a channel, not {found.shape}")
-            runs.append((heights, found, _floats(state)))
-        _check_carried(x, runs)
-
-    wrong, _ = attempted(tried)
-    whole = runs[0][1] if runs else None
-    differ = [int((found != whole).any(0).sum()) for _, found, _ in runs] if runs else []
-    carried = max((floats for _, _, floats in runs), default=None)
-    numbers = (
-        Score("channels that differ", max(differ) if differ else None, 0, 0),
-        Score("floats carried", carried, 2 * _CHANNELS, 2 * _CHANNELS),
-    )
-    strips = [
-        (
-            " + ".join(map(str, heights)) if len(heights) < 5 else f"{len(heights)} bands",
-            [Piece(c, c + 1, str(c), int((found != whole)[:, c].any())) for c in range(_CHANNELS)],
-        )
-        for heights, found, _ in runs
-    ]
-    picture = strips_svg(
-        title, strips or [("no run", [])], extent=_CHANNELS, axis="channel",
-        legend=("the bits of one band", "other bits"),
-    )  # fmt: skip
-    return Attempt(title, numbers, wrong, "keep a sum and a sum of squares, no rows", picture)
-
-
-def _check_carried(x: np.ndarray, runs: Sequence[tuple[tuple[int, ...], np.ndarray, int]]) -> None:
-    exact = np.stack([x.astype(float).mean(0), x.astype(float).var(0)])
-    for heights, found, _ in runs:
-        off = ~(np.abs(found - exact) <= 1e-4 * np.abs(exact).max())
-        if off.any():
-            kind, channel = np.argwhere(off)[0]
-            raise Wrong(
-                f"the {('mean', 'variance')[kind]} of channel {channel} in bands of {heights} rows "
-                f"is {found[kind, channel]:.6g}, and should be {exact[kind, channel]:.6g}"
-            )
-        other = found != runs[0][1]
-        if other.any():
-            kind, channel = np.argwhere(other)[0]
-            raise Wrong(
-                f"the {('mean', 'variance')[kind]} of channel {channel} has other bits in bands of "
-                f"{heights} rows than in one band: {found[kind, channel]:.9g} and "
-                f"{runs[0][1][kind, channel]:.9g}"
-            )
-
-
-def _floats(state: Any) -> int:
-    """Numbers in a state, however it is nested."""
-    if isinstance(state, dict):
-        state = list(state.values())
-    if isinstance(state, list | tuple):
-        return sum(map(_floats, state))
-    return 0 if state is None else int(np.size(state))
-
+# The network of four layers in four bands.
 
 ROWS, BANDS = 32, 4
 #: The network of the picture: the second layer halves the rows.
@@ -353,6 +272,87 @@ def _first(there: int) -> str:
 
 def _span(rows: range) -> str:
     return f"{rows.start} to {rows.stop - 1}" if len(rows) else "none"
+
+
+# c4: statistics that are carried from band to band, with the bits of one band. A batch norm needs
+# the mean and the variance of all rows before it can write the first one. Bands read their rows one
+# after the other and carry sums. The sum of floats depends on their order, so the law demands that
+# any heights of bands give the same bits.
+
+CARRIED_ROWS, _CHANNELS = 32, 8
+
+
+def judge_carried(title: str, answer: tuple[Callable, Callable]) -> Attempt:
+    """`carry(state, rows)` takes a band in, `finish(state, count)` gives mean and variance."""
+    carry, finish = answer if isinstance(answer, tuple) and len(answer) == 2 else (None, None)
+    x = np.random.default_rng(0).standard_normal((CARRIED_ROWS, _CHANNELS)).astype(np.float32) + 3
+    cuts = [(CARRIED_ROWS,), (8, 8, 8, 8), (1,) * CARRIED_ROWS, (5, 20, 7), (31, 1)]
+    runs: list[tuple[tuple[int, ...], np.ndarray, int]] = []
+
+    def tried() -> None:
+        if not callable(carry) or not callable(finish):
+            raise Wrong("the answer is a pair of functions: (carry, finish)")
+        for heights in cuts:
+            state, at = None, 0
+            for height in heights:
+                state = carry(state, x[at : at + height])
+                at += height
+            pair = wanted(finish(state, CARRIED_ROWS), tuple, "finish returns (mean, variance)")
+            found = np.stack([np.asarray(part, np.float32) for part in pair])
+            if found.shape != (2, _CHANNELS):
+                raise Wrong(f"mean and variance have one number a channel, not {found.shape}")
+            runs.append((heights, found, _floats(state)))
+        _check_carried(x, runs)
+
+    wrong, _ = attempted(tried)
+    whole = runs[0][1] if runs else None
+    differ = [int((found != whole).any(0).sum()) for _, found, _ in runs] if runs else []
+    carried = max((floats for _, _, floats in runs), default=None)
+    numbers = (
+        Score("channels that differ", max(differ) if differ else None, 0, 0),
+        Score("floats carried", carried, 2 * _CHANNELS, 2 * _CHANNELS),
+    )
+    strips = [
+        (
+            " + ".join(map(str, heights)) if len(heights) < 5 else f"{len(heights)} bands",
+            [Piece(c, c + 1, str(c), int((found != whole)[:, c].any())) for c in range(_CHANNELS)],
+        )
+        for heights, found, _ in runs
+    ]
+    picture = strips_svg(
+        title, strips or [("no run", [])], extent=_CHANNELS, axis="channel",
+        legend=("the bits of one band", "other bits"),
+    )  # fmt: skip
+    return Attempt(title, numbers, wrong, "keep a sum and a sum of squares, no rows", picture)
+
+
+def _check_carried(x: np.ndarray, runs: Sequence[tuple[tuple[int, ...], np.ndarray, int]]) -> None:
+    exact = np.stack([x.astype(float).mean(0), x.astype(float).var(0)])
+    for heights, found, _ in runs:
+        off = ~(np.abs(found - exact) <= 1e-4 * np.abs(exact).max())
+        if off.any():
+            kind, channel = np.argwhere(off)[0]
+            raise Wrong(
+                f"the {('mean', 'variance')[kind]} of channel {channel} in bands of {heights} rows "
+                f"is {found[kind, channel]:.6g}, and should be {exact[kind, channel]:.6g}"
+            )
+        other = found != runs[0][1]
+        if other.any():
+            kind, channel = np.argwhere(other)[0]
+            raise Wrong(
+                f"the {('mean', 'variance')[kind]} of channel {channel} has other bits in bands of "
+                f"{heights} rows than in one band: {found[kind, channel]:.9g} and "
+                f"{runs[0][1][kind, channel]:.9g}"
+            )
+
+
+def _floats(state: Any) -> int:
+    """Numbers in a state, however it is nested."""
+    if isinstance(state, dict):
+        state = list(state.values())
+    if isinstance(state, list | tuple):
+        return sum(map(_floats, state))
+    return 0 if state is None else int(np.size(state))
 
 
 PUZZLES = (

@@ -30,7 +30,7 @@ class CopyLink:
     Args:
         kind: "duplex": the directions are independent; "shared": one copy at a time.
         out_bytes_per_us, in_bytes_per_us: bandwidth; None: as fast as the cores copy.
-        latency_us: of every copy.
+        latency_us: latency of every copy.
         copy_bytes: the copying itself; None: the non-temporal kernel.
 
     Raises:
@@ -47,7 +47,7 @@ class CopyLink:
         if self.kind not in ("duplex", "shared"):
             raise ConfigError(
                 f"link {self.kind!r} is neither 'shared' nor 'duplex'", code="OOC-105",
-                fix="duplex where copies in and out run beside each other, else shared",
+                fix="duplex where copies in and out run at the same time, else shared",
             )  # fmt: skip
         rates = self.out_bytes_per_us, self.in_bytes_per_us
         if any(rate is not None and not rate > 0 for rate in rates) or self.latency_us < 0:
@@ -63,9 +63,9 @@ class CopyEngine:
 
     Args:
         copy_bytes: the copying itself, without the GIL.
-        latency_us: of every copy.
+        latency_us: latency of every copy.
         now_ns, sleep: the clock and how to wait for it, in ns and s.
-        stopped: whether nobody waits for copies any more, so that a slow link keeps nobody.
+        stopped: whether copies are no longer waited for, so that a slow link delays nothing.
     """
 
     def __init__(

@@ -17,7 +17,6 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from ooctrain.devices.base import Debug, Link, Room, jitter_of
 from ooctrain.devices.cpu.copy_engine import CopyBytes, CopyEngine, CopyLink
 from ooctrain.devices.cpu.host_vm import (
     Arena,
@@ -26,8 +25,9 @@ from ooctrain.devices.cpu.host_vm import (
     open_arena,
 )
 from ooctrain.devices.host_file import HostFile
+from ooctrain.devices.interface import Debug, HostBuffer, Link, jitter_of
 from ooctrain.devices.raw_bytes import bytes_at
-from ooctrain.devices.streams import Streams
+from ooctrain.devices.thread_streams import Streams
 from ooctrain.errors import ConfigError
 from ooctrain.layers.kernels.cpu.runtime.pool import ThreadPool
 from ooctrain.layers.kernels.cpu.table import CPU
@@ -44,7 +44,7 @@ class CpuDevice:
         link: between arena and host slab.
         debug: poison, synchronous mode, delays.
         open_memory: opens the arena, given its size in bytes.
-        leaving_bytes: of host memory that values give back as they move into the arena.
+        leaving_bytes: host memory that values give back as they move into the arena.
         shuffle_seed: if given, kernels draw their chunks in random order.
 
     Raises:
@@ -83,9 +83,9 @@ class CpuDevice:
 
         self._out_engine = engine()
         self._in_engine = engine() if self.link == "duplex" else self._out_engine
-        self._rooms: list[Room] = []
+        self._buffers: list[HostBuffer] = []
         self._pool = ThreadPool(threads, shuffle_seed=shuffle_seed)
-        # Also where nobody closes the device: none of these four knows it.
+        # Also where the device is not closed: none of these four refers to it.
         self._give_back = weakref.finalize(
             self, _give_back, os.getpid(), self.streams, self._pool, self.memory, self._slab
         )
@@ -145,12 +145,12 @@ class CpuDevice:
         """Writes uint8 data to the device."""
         self.write(address, data)
 
-    def room(self, size_bytes: int) -> Room:
+    def host_buffer(self, size_bytes: int) -> HostBuffer:
         """Host memory for a batch: one of two in turn."""
-        new = len(self._rooms) < 2
-        room = Room(np.empty(size_bytes, np.uint8)) if new else self._rooms.pop(0)
-        self._rooms.append(room)
-        return room
+        new = len(self._buffers) < 2
+        buffer = HostBuffer(np.empty(size_bytes, np.uint8)) if new else self._buffers.pop(0)
+        self._buffers.append(buffer)
+        return buffer
 
     def discard(self, address: int, size_bytes: int) -> None:
         """Gives back the whole pages among these bytes."""
@@ -174,8 +174,8 @@ class CpuDevice:
 
     def close(self) -> None:
         """Ends the threads and gives the memory back."""
-        for room in self._rooms:
-            room.close()
+        for buffer in self._buffers:
+            buffer.close()
         self._give_back()
 
 

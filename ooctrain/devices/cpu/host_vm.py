@@ -1,14 +1,14 @@
-"""The arena of the cpu device: virtual memory from memfd and mmap, or a plain buffer without it.
+"""The arena of the cpu device: virtual memory from memfd with mmap, or a plain buffer without it.
 
 A budget in bytes becomes an `Arena` whose bytes can be mapped, chunk by chunk, into reserved
 address ranges, as in a GPU driver's virtual memory management. A memfd is the physical memory (its
 blocks are what the budget pays for), an inaccessible reservation is the address range, and mapping
 is mmap(MAP_SHARED | MAP_FIXED) of one onto the other. An unmapped page is covered by an
 inaccessible mapping and never returned by munmap, since any later mmap of the process could land in
-the hole. The same calls serve behind the driver object (`testing/host_driver.py`), which
-checks CUDA's rules as well; the arena keeps no tables, so it adds no cost to the calls. Source:
-paper 000, section 3.3 (virtual addressing), with CUDA's calls replaced by Linux's. Read next:
-`host_vm.py`, `alloc/virtual.py`.
+the hole. The same calls serve behind the driver object (`testing/host_driver.py`), which checks
+CUDA's rules as well; the arena keeps no tables, so it adds no cost to the calls. Source: paper 000,
+section 3.3 (virtual addressing), with CUDA's calls replaced by Linux's. Read next:
+`alloc/virtual.py`.
 """
 
 from __future__ import annotations
@@ -25,16 +25,20 @@ from pathlib import Path
 import numpy as np
 
 from ooctrain.errors import ConfigError, DriverError, VmmUnavailable
-from ooctrain.step.allowance import MemoryRoom, memory_rooms
+from ooctrain.step.allowance import MemoryLimit, memory_limits
 from ooctrain.units import format_bytes
 
-# Linux's calls for memory: the few that virtual addressing on the host needs, by ctypes.
-#
-# Python's own `mmap` module cannot place a mapping at an address, so the C functions are bound
-# with their argument types. Addresses and sizes are plain ints; a failed call raises `DriverError`
-# with the call, its errno and the meaning of that errno here. Every call that may destroy foreign
-# memory (MAP_FIXED) stands in this file alone. Sources: mmap(2), memfd_create(2), madvise(2).
+__all__ = [
+    "PAGE_BYTES", "Arena", "VirtualArena", "available_memory_bytes", "check_memory",
+    "max_mapped_chunks", "open_arena", "tightest_limit", "whole_pages", "why_no_virtual_memory",
+]  # fmt: skip
 
+
+# Linux's calls for memory, by ctypes. Python's own `mmap` module cannot place a mapping at an
+# address, so the C functions are bound with their argument types. Addresses and sizes are plain
+# ints; a failed call raises `DriverError` with the call, its errno and the meaning of that errno
+# here. Every call that may destroy foreign memory (MAP_FIXED) is in this section. Sources: mmap(2),
+# memfd_create(2), madvise(2).
 
 PAGE_BYTES = mmap.PAGESIZE
 # Linux's numbers; Python's mmap module leaves some of them out on other systems and versions.
@@ -65,7 +69,7 @@ class HostCalls:
     """Address ranges of this process, and a file in memory to map into them.
 
     Raises:
-        VmmUnavailable: this system lacks one of the calls.
+        VmmUnavailable: a call is missing on this system.
     """
 
     def __init__(self) -> None:
@@ -131,7 +135,8 @@ class HostCalls:
     def cover(self, address: int, size_bytes: int) -> None:
         """Makes a range inaccessible; it stays reserved.
 
-        Never munmap: anybody's next mmap would land in the hole, and the next MAP_FIXED destroy it.
+        Never munmap: the next mmap of the process would land in the hole, and the next MAP_FIXED
+        destroy it.
         """
         self._mmap(address, size_bytes, _PROT_NONE, _RESERVED | _MAP_FIXED)
         self._keep_from_children(address, size_bytes)
@@ -190,10 +195,8 @@ def _failed(call: str, number: int) -> DriverError:
     )  # fmt: skip
 
 
-__all__ = [
-    "PAGE_BYTES", "Arena", "VirtualArena", "available_memory_bytes", "check_memory",
-    "max_mapped_chunks", "open_arena", "tightest_room", "whole_pages", "why_no_virtual_memory",
-]  # fmt: skip
+# The arena.
+
 #: What limits memory where no limit of the process is tighter.
 MACHINE = "the machine"
 _DEFAULT_MAX_MAPS = 65530
@@ -408,9 +411,9 @@ def check_memory(size_bytes: int, what: str, available_bytes: int | None = None)
         what: wants the memory, with its verb: "the arena wants".
     """
     if available_bytes is None:
-        room = tightest_room()
+        room = tightest_limit()
     else:
-        room = MemoryRoom(available_bytes, available_bytes, MACHINE)
+        room = MemoryLimit(available_bytes, available_bytes, MACHINE)
     if room is not None and size_bytes > room.free_bytes:
         limited = room.source != MACHINE
         source = f" of {format_bytes(room.limit_bytes)} by {room.source}" if limited else ""
@@ -429,15 +432,15 @@ def available_memory_bytes(root: Path = Path("/")) -> int | None:
     """Memory that this process may still take: what is free, and no more than each of its limits
     leaves (`step/allowance.py`); None where nothing of that can be read.
     """
-    tightest = tightest_room(root)
+    tightest = tightest_limit(root)
     return None if tightest is None else tightest.free_bytes
 
 
-def tightest_room(root: Path = Path("/")) -> MemoryRoom | None:
+def tightest_limit(root: Path = Path("/")) -> MemoryLimit | None:
     """What limits this process's memory most: the machine, a control group or a resource limit."""
     free = _meminfo_available(root)
-    machine = [] if free is None else [MemoryRoom(free, free, MACHINE)]
-    return min([*machine, *memory_rooms(root)], key=lambda room: room.free_bytes, default=None)
+    machine = [] if free is None else [MemoryLimit(free, free, MACHINE)]
+    return min([*machine, *memory_limits(root)], key=lambda room: room.free_bytes, default=None)
 
 
 def max_mapped_chunks(root: Path = Path("/")) -> int:

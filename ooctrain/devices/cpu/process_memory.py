@@ -1,10 +1,10 @@
 """What the operating system counts of a process's memory, from inside and from outside.
 
 Linux's proportional set size (Pss) counts each page that a process sees once, and a page that n
-processes share as a part of n. The resident set is no measure here: it counts a page of the arena
+processes share as a part of n. The resident set does not measure it: it counts a page of the arena
 once for each address at which it is mapped (docs/allocators.md). Pss in turn does not see pages
 that are mapped nowhere, and the arena takes all of its pages at the start, so those of the memfd
-are counted by the file. Page cache is no part of it: the system takes that back when it needs it,
+are counted by the file. Page cache is not part of it: the system takes that back when it needs it,
 but pages of libraries and of mapped files that the process sees count as held. Source: proc(5),
 "smaps_rollup"; the kernel's admin guide to control groups. Read next: `host_vm.py`;
 `execution/division.py`, which promises how much this will be.
@@ -66,7 +66,7 @@ def held(process: int | str = "self", root: Path = Path("/")) -> ProcessMemory |
     except OSError:
         return None
     found = {k: int(v) * _KIB for k, v in re.findall(r"^(\w+):\s+(\d+) kB", text, re.MULTILINE)}
-    if "Pss_Anon" not in found:  # Linux before 5.9 tells no kinds apart
+    if "Pss_Anon" not in found:  # Linux before 5.9 does not distinguish kinds
         return None if "Pss" not in found else ProcessMemory(found["Pss"], 0, 0, 0, 0)
     memfd = _memfd_bytes(root / "proc" / str(process) / "fd")
     alone = max(found["Pss_File"], _files_alone(root / "proc" / str(process) / "status"))
@@ -75,7 +75,7 @@ def held(process: int | str = "self", root: Path = Path("/")) -> ProcessMemory |
 
 def group_bytes(root: Path = Path("/")) -> int | None:
     """What the control group of this process is charged; None where the group has others in it, or
-    nobody says."""
+    it is unknown."""
     for line in _lines(root / "proc/self/cgroup"):
         _, kinds, path = line.split(":", 2)
         base = root / "sys/fs/cgroup" / ("memory" if kinds == "memory" else "")
@@ -91,7 +91,7 @@ def group_bytes(root: Path = Path("/")) -> int | None:
 
 
 def give_back_unused() -> None:
-    """Collects what nobody refers to, and gives back what the C library keeps of freed memory."""
+    """Collects unreachable objects, and gives back what the C library keeps of freed memory."""
     gc.collect()
     _c_library("malloc_trim", 0)
 
@@ -119,8 +119,8 @@ class MemoryWatch:
         process: its id; "self": this one.
 
     Attributes:
-        most_bytes: of what counts, at any look; 0: nobody says.
-        group_most_bytes: of the control group, where this process is alone in it; else None.
+        most_bytes: most of what counts, at any look; 0: unknown.
+        group_most_bytes: most of the control group, where this process is alone in it; else None.
     """
 
     def __init__(self, process: int | str = "self"):

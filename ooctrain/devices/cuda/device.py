@@ -1,4 +1,4 @@
-"""The cuda device: a GPU's memory, streams, copies and kernels, as the executor asks for them.
+"""The cuda device: a GPU's memory, streams, copies and kernels, as the executor requests them.
 
 From an opened driver, a budget and the planned host extent comes a `Device` whose arena is exactly
 the budget and whose host slab is one piece of pinned memory of exactly the planned size. The
@@ -18,7 +18,6 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from ooctrain.devices.base import Debug, Link, Room, jitter_of
 from ooctrain.devices.cuda import driver_abi as abi
 from ooctrain.devices.cuda.driver_memory import DriverMemory, PlainMemory
 from ooctrain.devices.cuda.feed import Feed
@@ -28,8 +27,9 @@ from ooctrain.devices.cuda.step_graph import GraphMaker
 from ooctrain.devices.cuda.streams import CudaStreams
 from ooctrain.devices.driver_calls import GpuDriver, give_back
 from ooctrain.devices.host_file import HostFile
+from ooctrain.devices.interface import Debug, HostBuffer, Link, jitter_of
 from ooctrain.devices.raw_bytes import bytes_at
-from ooctrain.devices.streams import COMPUTE, OUT
+from ooctrain.devices.thread_streams import COMPUTE, OUT
 from ooctrain.errors import ConfigError, DriverError, OutOfDeviceMemory
 from ooctrain.units import format_bytes
 
@@ -61,7 +61,7 @@ class CudaDevice:
         budget_bytes: size of the arena.
         host: the host slab: its size, exactly the extent that the schedule's host slots need, or a
             file, which is closed with the device.
-        piece_bytes: of the memory that an allocator maps, its chunk; None: in one piece.
+        piece_bytes: chunk of memory that an allocator maps; None: all in one piece.
         link: "duplex": the directions have a stream each; "shared": one for both.
         debug: poison, synchronous mode, delays.
 
@@ -105,7 +105,7 @@ class CudaDevice:
             self._feed = Feed(driver, self.streams)
             self._to_give_back(lambda: self._feed.close())
             self._kernels = make_kernels(driver, self.streams.handles[COMPUTE])
-            # A file is no part of a graph.
+            # A file is not part of a graph.
             recorded = None if self._spilled else self._kernels
             self.graphs = _graph_maker(driver, self.streams, self._staging, recorded)
         except BaseException:
@@ -179,9 +179,9 @@ class CudaDevice:
         """Queues the copy of uint8 data to the device, before all that is submitted from now on."""
         self._feed.write(address, data)
 
-    def room(self, size_bytes: int) -> Room:
+    def host_buffer(self, size_bytes: int) -> HostBuffer:
         """Pinned memory for a batch."""
-        return self._feed.room(size_bytes)
+        return self._feed.host_buffer(size_bytes)
 
     def host(self, offset: int, size_bytes: int) -> np.ndarray:
         if self._spilled is not None:
@@ -256,13 +256,13 @@ def _too_little(name: str, budget_bytes: int, free: int, total: int) -> OutOfDev
         where=name,
         numbers=f"free {format_bytes(free)} of {format_bytes(total)}: the rest is in use by other "
         "processes and by CUDA itself",
-        fix="a smaller --budget; `nvidia-smi` shows who else uses the GPU",
+        fix="a smaller --budget; `nvidia-smi` shows what else uses the GPU",
         granted_bytes=budget_bytes, free_bytes=free, largest_bytes=free, budget_bytes=budget_bytes,
     )  # fmt: skip
 
 
 def _pinned_slab(driver: GpuDriver, size_bytes: int) -> int:
-    """Address of the host slab. Raises ConfigError: the host has not so much to pin."""
+    """Address of the host slab. Raises ConfigError: the host cannot pin this much."""
     try:
         return driver.host_alloc(size_bytes)
     except DriverError as error:

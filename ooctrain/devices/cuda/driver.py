@@ -46,7 +46,7 @@ class CudaDriver:
         kept: whether the context stays until the process ends, `close` or not.
 
     Raises:
-        DeviceUnavailable: no such device, or somebody else holds it.
+        DeviceUnavailable: no such device, or another process holds it.
     """
 
     parts = False
@@ -283,7 +283,7 @@ def open_cuda_driver(ordinal: int = 0, load: Callable[[str], Any] | None = None)
 
 @cache
 def _of_process(ordinal: int, process: int) -> CudaDriver:
-    """Opened when it is first asked for; a fork asks for its own, and is refused by CUDA."""
+    """Opened when it is first used; a fork would open its own, which CUDA refuses."""
     return _open(ordinal, ctypes.CDLL, kept=True)
 
 

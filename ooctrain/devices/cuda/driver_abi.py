@@ -55,7 +55,7 @@ class AllocationProp(ctypes.Structure):
 
 
 class AccessDesc(ctypes.Structure):
-    """CUmemAccessDesc: who may read and write a mapping."""
+    """CUmemAccessDesc: which device may read and write a mapping."""
 
     _fields_ = (("location", MemLocation), ("flags", ctypes.c_int))
 
@@ -141,7 +141,10 @@ _SANITIZER = f"`compute-sanitizer` names the kernel and the line; {_ANEW}"
 #: {number: (name, likely fix)} of the errors that users meet, and of all that last (`LOST`).
 ERRORS: Mapping[int, tuple[str, str]] = {
     1: ("CUDA_ERROR_INVALID_VALUE", "a bug in the caller: sizes, alignment or order of calls"),
-    2: ("CUDA_ERROR_OUT_OF_MEMORY", "a smaller --budget; `nvidia-smi` shows who else uses the GPU"),
+    2: (
+        "CUDA_ERROR_OUT_OF_MEMORY",
+        "a smaller --budget; `nvidia-smi` shows what else uses the GPU",
+    ),
     3: ("CUDA_ERROR_NOT_INITIALIZED", "after fork CUDA is unusable: start workers by spawn"),
     4: ("CUDA_ERROR_DEINITIALIZED", "the driver is shutting down: close devices before exit"),
     34: ("CUDA_ERROR_STUB_LIBRARY", "take the toolkit's stubs folder out of LD_LIBRARY_PATH"),
@@ -167,7 +170,7 @@ ERRORS: Mapping[int, tuple[str, str]] = {
     700: ("CUDA_ERROR_ILLEGAL_ADDRESS", f"work used unmapped memory; {_ANEW}"),
     701: ("CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES", "a kernel wants more registers than a block has"),
     702: ("CUDA_ERROR_LAUNCH_TIMEOUT", f"a kernel ran too long beside a display; {_ANEW}"),
-    709: ("CUDA_ERROR_CONTEXT_IS_DESTROYED", "somebody has reset the GPU in this process"),
+    709: ("CUDA_ERROR_CONTEXT_IS_DESTROYED", "the GPU was reset in this process"),
     710: ("CUDA_ERROR_ASSERT", f"a kernel's assertion failed; {_ANEW}"),
     712: ("CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED", "pin host memory once"),
     714: ("CUDA_ERROR_HARDWARE_STACK_ERROR", _SANITIZER),

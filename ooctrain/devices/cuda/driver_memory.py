@@ -37,7 +37,7 @@ class DriverMemory:
 
     Raises:
         ConfigError: no such piece, or a budget without a whole piece.
-        DriverError: the device has not so much memory; nothing is kept of it.
+        DriverError: the device has too little memory; nothing of it is kept.
     """
 
     ranges = True
@@ -194,7 +194,7 @@ class PlainMemory:
     that map nothing, also where virtual memory management is refused.
 
     Raises:
-        DriverError: the device has not so much memory in one piece.
+        DriverError: the device has too little memory in one piece.
     """
 
     ranges = False

@@ -2,10 +2,10 @@
 
 Every stream of the device waits for the copies of the inputs; the host does not. While one block is
 being copied the host fills the other, so filling and copying overlap, and the first work of the
-step is queued meanwhile. Values that were put into a room while the previous step ran
+step is queued meanwhile. Values that were put into a host buffer while the previous step ran
 (`execution/ahead.py`) are copied from there, at once. Nothing of a batch is on the GPU before its
-step begins: the budget has no room for two. Source: notes of the CUDA guide on pinned memory and
-streams. Read next: `staging.py` (values that come back), `../base.py`, `device.py`.
+step begins: the budget is too small for two. Source: notes of the CUDA guide on pinned memory and
+streams. Read next: `staging.py` (values that come back), `../interface.py`, `device.py`.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ from contextlib import ExitStack
 
 import numpy as np
 
-from ooctrain.devices.base import Room
 from ooctrain.devices.cuda.staging import PIECE_BYTES
 from ooctrain.devices.cuda.streams import CudaStreams
 from ooctrain.devices.driver_calls import GpuDriver, give_back
+from ooctrain.devices.interface import HostBuffer
 from ooctrain.devices.raw_bytes import bytes_at
 
 
@@ -28,7 +28,7 @@ class _Copies:
         event: behind the latest of them.
 
     Attributes:
-        era: of the streams, when that was queued; None: there has been none.
+        era: era of the streams, when that was queued; None: there has been none.
     """
 
     def __init__(self, event: int):
@@ -41,7 +41,7 @@ class Feed:
 
     Args:
         driver: opened, and current in this thread.
-        streams: of the device; they wait for what travels.
+        streams: streams of the device; they wait for what travels.
         piece_bytes: how much goes at a time, of what lies in ordinary memory.
     """
 
@@ -50,18 +50,18 @@ class Feed:
         self._held = ExitStack()
         self._stream = 0
         self._pieces: list[tuple[int, _Copies]] = []  # addresses of pinned memory
-        self._rooms: list[tuple[Room, _Copies]] = []
+        self._buffers: list[tuple[HostBuffer, _Copies]] = []
         self._turn = 0
 
-    def room(self, size_bytes: int) -> Room:
-        """One of two rooms in turn, all of one size; all copies from it are done."""
+    def host_buffer(self, size_bytes: int) -> HostBuffer:
+        """One of two buffers in turn, all of one size; all copies from it are done."""
         self._open()
-        if len(self._rooms) < 2:
-            found, copies = self._pinned_room(size_bytes), self._copies()
+        if len(self._buffers) < 2:
+            found, copies = self._pinned_buffer(size_bytes), self._copies()
         else:
-            found, copies = self._rooms.pop(0)
+            found, copies = self._buffers.pop(0)
             self._wait_for(copies)
-        self._rooms.append((found, copies))
+        self._buffers.append((found, copies))
         return found
 
     def write(self, address: int, data: np.ndarray) -> None:
@@ -70,19 +70,19 @@ class Feed:
         No work that uses these bytes may be queued.
         """
         self._open()
-        last = self._write_from_room(address, data) or self._write_by_pieces(address, data)
+        last = self._write_from_buffer(address, data) or self._write_by_pieces(address, data)
         if last is not None:
             self._let_wait(last.event)
 
     def close(self) -> None:
         """Gives everything back; what travels still arrives."""
-        self._pieces, self._rooms = [], []
+        self._pieces, self._buffers = [], []
         self._held.close()
 
-    def _write_from_room(self, address: int, data: np.ndarray) -> _Copies | None:
-        """None: the data lies in no room."""
-        for room, copies in self._rooms:
-            if data.size and room.holds(data):
+    def _write_from_buffer(self, address: int, data: np.ndarray) -> _Copies | None:
+        """None: the data is in none of the buffers."""
+        for buffer, copies in self._buffers:
+            if data.size and buffer.holds(data):
                 self._copy(address, data.ctypes.data, data.size, copies)
                 return copies
         return None
@@ -129,8 +129,8 @@ class Feed:
         self._held.callback(give_back, self._driver.destroy_event, event)
         return _Copies(event)
 
-    def _pinned_room(self, size_bytes: int) -> Room:
+    def _pinned_buffer(self, size_bytes: int) -> HostBuffer:
         block, free = self._driver.host_alloc(size_bytes), self._driver.host_free
-        found = Room(bytes_at(block, size_bytes), lambda: give_back(free, block))
+        found = HostBuffer(bytes_at(block, size_bytes), lambda: give_back(free, block))
         self._held.callback(found.close)
         return found

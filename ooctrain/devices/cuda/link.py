@@ -22,7 +22,7 @@ class LinkRates:
     """Bytes per microsecond; 1000 are 1 GB/s.
 
     Args:
-        out, into: of copies to and from the host, nothing beside them.
+        out, into: rates of copies to and from the host, one at a time.
         out_beside, into_beside: while the other direction copies, too.
     """
 
@@ -40,7 +40,7 @@ def measure_link(
 
     Args:
         driver: opened, and current in this thread.
-        size_bytes: of a copy.
+        size_bytes: size of a copy.
         copies: timed together, after one that is not.
         beside: called before each of the three measurements; it may queue other work.
     """

@@ -1,10 +1,10 @@
-"""How a GPU is found and opened; every possible fault is reported before training.
+"""How a GPU is found, tried, opened; every possible fault is reported before training.
 
 The faults that make a run fail are looked for in the order in which a user would fix them (driver,
 device, compiler, virtual memory, kernels), by trying rather than by reading version numbers where
 that is possible; each has one error with the command that fixes it. The result is a `Gpu`, which
 planning needs, and later a `CudaDevice`. The driver is loaded on first use. Read next: `device.py`,
-`open.py`, `devices/probe.py`, `machine/doctor.py`.
+`devices/probe.py`, `machine/doctor.py`.
 """
 
 from __future__ import annotations
@@ -19,90 +19,17 @@ from typing import Any, cast
 
 import numpy as np
 
-from ooctrain.devices.base import Debug, Link
 from ooctrain.devices.cuda.device import CudaDevice, Kernels
 from ooctrain.devices.cuda.driver import open_cuda_driver
 from ooctrain.devices.cuda.driver_abi import version_name
 from ooctrain.devices.driver_calls import GpuDriver, give_back
 from ooctrain.devices.host_file import HostFile
+from ooctrain.devices.interface import Debug, Link
 from ooctrain.devices.probe import probe
 from ooctrain.devices.raw_bytes import bytes_at
 from ooctrain.errors import ConfigError, DeviceUnavailable, OoctrainError, VmmUnavailable
 from ooctrain.layers.kernels.cuda.table import CUDA
 from ooctrain.step.trace import Trace
-
-# One kernel goes the whole way: compiled, linked, loaded, launched, and its result read back.
-#
-# A compiler that makes code may not be one that this driver accepts. So everything that a first
-# training step would need is done once before, in a second. The usual causes (no NVVM, a toolkit
-# newer than the driver) are told apart only after a failure, which raises `DeviceUnavailable` with
-# the first line of what went wrong.
-
-
-COUNT = 32
-_CUDA_HOME = "export CUDA_HOME=the toolkit's folder (`which nvcc` is its bin/nvcc)"
-
-
-def try_kernel(driver: GpuDriver, make_kernels: Callable[[GpuDriver, int], Any]) -> None:
-    """Runs a kernel of one line. Raises whatever is missing for that.
-
-    Args:
-        driver: opened, and current in this thread.
-        make_kernels: as `open.make_kernels`.
-
-    Raises:
-        DeviceUnavailable: it ran, and left other values.
-    """
-    with ExitStack() as held:
-        stream = driver.create_stream()
-        held.callback(give_back, driver.destroy_stream, stream)
-        host = driver.host_alloc(4 * COUNT)
-        held.callback(give_back, driver.host_free, host)
-        address = driver.allocate(4 * COUNT)
-        held.callback(give_back, driver.free, address)
-        kernels = make_kernels(driver, stream)
-        kernels.count(kernels.array(address, (COUNT,), "uint32"))
-        driver.copy_out(host, address, 4 * COUNT, stream)
-        driver.synchronize_stream(stream)
-        found = bytes_at(host, 4 * COUNT).view(np.uint32).tolist()
-    if found != list(range(COUNT)):
-        raise DeviceUnavailable(
-            "a kernel ran and left wrong values", code="OOC-153", call="launch",
-            numbers=f"{found[:4]}... in place of 0, 1, 2, 3",
-            fix="`ooctrain doctor` names driver and compiler; another driver, or --device cpu",
-        )  # fmt: skip
-
-
-def why_it_failed(said: str, driver_version: int, capability: tuple[int, int]) -> tuple[str, str]:
-    """(what is wrong, what mends it), after `try_kernel` has failed; empty: nothing usual.
-
-    Args:
-        said: the failure's own words; a driver or linker that refuses PTX says so.
-    """
-    try:
-        # Loads Numba, and that it cannot be loaded may be what is wrong.
-        from ooctrain.layers.kernels.cuda.runtime import launcher, shim
-
-        if shim.why_no_ptx():
-            return "NVIDIA's compiler library, NVVM, is not found", _CUDA_HOME
-        made = made_for(launcher.compiled_text(capability))
-    except Exception:  # the failure itself is told already
-        return "", ""
-    if made > driver_version and "PTX" in said.upper():
-        served = version_name(driver_version)
-        return (
-            f"the compiler makes code for CUDA {version_name(made)}, and the driver serves "
-            f"{served}", f"a newer driver, or a toolkit of CUDA {served}",
-        )  # fmt: skip
-    return "", ""
-
-
-def made_for(ptx: str) -> int:
-    """The version of CUDA that brought the PTX that a text is written in: 9.1 came with 13.1."""
-    found = re.search(r"^\.version (\d+)\.(\d+)", ptx, re.MULTILINE)
-    major, minor = (int(found.group(1)), int(found.group(2))) if found else (0, 0)
-    return (major + 4) * 1000 + minor * 10
-
 
 CUDA_13 = 13000
 LEAST_NUMBA_CUDA = "0.30.4"
@@ -125,7 +52,7 @@ class Gpu:
         version: that the driver serves; 13020 is CUDA 13.2.
         capability: compute capability, (major, minor).
         granularity_bytes: what sizes and addresses of mappings are multiples of.
-        free_bytes, total_bytes: of its memory, when it was asked.
+        free_bytes, total_bytes: its memory, when it was looked at.
         mapping_problem: why nothing can be mapped; empty where it can.
     """
 
@@ -291,3 +218,73 @@ def _no_compiler(what: str, version: int, numbers: str = "", fix: str = "") -> D
 def _extra(version: int) -> str:
     """The extra of numba-cuda that fits a driver; a later one is larger as text."""
     return "cu13" if version >= CUDA_13 else "cu12"
+
+
+# The trial: one kernel is compiled, linked, loaded, launched, and its result read back, since a
+# compiler that makes code may not be one that this driver accepts. The usual causes of a failure
+# (no NVVM, a toolkit newer than the driver) are looked for only after it, and `DeviceUnavailable`
+# is raised with the first line of what went wrong.
+
+COUNT = 32
+_CUDA_HOME = "export CUDA_HOME=the toolkit's folder (`which nvcc` is its bin/nvcc)"
+
+
+def try_kernel(driver: GpuDriver, make_kernels: Callable[[GpuDriver, int], Any]) -> None:
+    """Runs a kernel of one line. Raises whatever is missing for that.
+
+    Args:
+        driver: opened, and current in this thread.
+        make_kernels: as `open.make_kernels`.
+
+    Raises:
+        DeviceUnavailable: it ran, and left other values.
+    """
+    with ExitStack() as held:
+        stream = driver.create_stream()
+        held.callback(give_back, driver.destroy_stream, stream)
+        host = driver.host_alloc(4 * COUNT)
+        held.callback(give_back, driver.host_free, host)
+        address = driver.allocate(4 * COUNT)
+        held.callback(give_back, driver.free, address)
+        kernels = make_kernels(driver, stream)
+        kernels.count(kernels.array(address, (COUNT,), "uint32"))
+        driver.copy_out(host, address, 4 * COUNT, stream)
+        driver.synchronize_stream(stream)
+        found = bytes_at(host, 4 * COUNT).view(np.uint32).tolist()
+    if found != list(range(COUNT)):
+        raise DeviceUnavailable(
+            "a kernel ran and left wrong values", code="OOC-153", call="launch",
+            numbers=f"{found[:4]}... in place of 0, 1, 2, 3",
+            fix="`ooctrain doctor` names driver and compiler; another driver, or --device cpu",
+        )  # fmt: skip
+
+
+def why_it_failed(said: str, driver_version: int, capability: tuple[int, int]) -> tuple[str, str]:
+    """(what is wrong, what mends it), after `try_kernel` has failed; empty: nothing usual.
+
+    Args:
+        said: the failure's own words; a driver or linker that refuses PTX says so.
+    """
+    try:
+        # Loads Numba, and that it cannot be loaded may be what is wrong.
+        from ooctrain.layers.kernels.cuda.runtime import launcher, shim
+
+        if shim.why_no_ptx():
+            return "NVIDIA's compiler library, NVVM, is not found", _CUDA_HOME
+        made = made_for(launcher.compiled_text(capability))
+    except Exception:  # the failure itself is told already
+        return "", ""
+    if made > driver_version and "PTX" in said.upper():
+        served = version_name(driver_version)
+        return (
+            f"the compiler makes code for CUDA {version_name(made)}, and the driver serves "
+            f"{served}", f"a newer driver, or a toolkit of CUDA {served}",
+        )  # fmt: skip
+    return "", ""
+
+
+def made_for(ptx: str) -> int:
+    """The version of CUDA that brought the PTX that a text is written in: 9.1 came with 13.1."""
+    found = re.search(r"^\.version (\d+)\.(\d+)", ptx, re.MULTILINE)
+    major, minor = (int(found.group(1)), int(found.group(2))) if found else (0, 0)
+    return (major + 4) * 1000 + minor * 10

@@ -6,9 +6,9 @@ read into pieces, which the GPU empties when its turn comes. The host queues a c
 it waits for the GPU only where all pieces are in use, or where a copy in wants bytes that are still
 on their way to the file. Pieces are settled in the order in which they were queued, by the one
 thread that walks the list. So the file sees every read and write in list order, and the list's own
-rules make that right. A piece that the disk refuses stays on its way: nobody reads what lay there
-before. Source: docs/schedule.md, "Streams"; CUDA guide, pinned memory. Read next:
-`device.py`, `../host_file.py`.
+rules make that right. A piece that the disk refuses stays on its way: the old bytes there are not
+read before. Source: docs/schedule.md, "Streams"; CUDA guide, pinned memory. Read next: `device.py`,
+`../host_file.py`.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class SpilledSlab:
         driver: opened, and current in this thread.
         file: closed with this.
         pinned: address of `PIECES` pieces of pinned memory.
-        piece_bytes: of a piece, whole blocks.
+        piece_bytes: size of a piece, whole blocks.
     """
 
     def __init__(self, driver: GpuDriver, file: HostFile, pinned: int, piece_bytes: int):
@@ -106,7 +106,7 @@ class SpilledSlab:
             yield lo, min(size_bytes, lo + self._piece_bytes)
 
     def _piece(self) -> _Piece:
-        """One that nobody uses, if need be once the GPU is done with the oldest."""
+        """One that is not in use, if need be once the GPU is done with the oldest."""
         if not self._idle:
             self._settle_oldest()
         return self._idle.pop()
@@ -122,7 +122,7 @@ class SpilledSlab:
         if moving.lo < moving.hi:
             size_bytes = moving.hi - moving.lo
             self._copy(self.file.address + moving.lo, moving.piece.address, size_bytes)
-        # Not before: what the disk has refused is still on its way, and who asks again fails again.
+        # Not before: what the disk has refused is still on its way; another attempt fails again.
         self._idle.append(self._moving.popleft().piece)
 
     def _copy(self, target: int, source: int, size_bytes: int) -> None:

@@ -43,7 +43,7 @@ class Staging:
         self._captured: list[_Block] = []
         self._used = 0  # blocks that hold values of this step
         self._era = 0
-        self._kept: ExitStack | None = None  # who keeps the blocks of values
+        self._kept: ExitStack | None = None  # keeps the blocks of values
 
     def keep(self, held: ExitStack | None) -> None:
         """Values from now on have blocks of their own, which stay until `held` is closed; None:
@@ -74,7 +74,7 @@ class Staging:
         """Device bytes as a view, there once the stream is synchronized.
 
         Args:
-            era: of the streams: in a new one the blocks of the last are used again.
+            era: era of the streams: in a new one the blocks of the last are used again.
         """
         if self._kept is not None:
             block = self._allocate(size_bytes)

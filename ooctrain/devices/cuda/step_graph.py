@@ -16,7 +16,7 @@ from typing import Any, Protocol
 from ooctrain.devices.cuda.staging import Staging
 from ooctrain.devices.cuda.streams import CudaStreams
 from ooctrain.devices.driver_calls import GraphDriver, give_back
-from ooctrain.devices.streams import COMPUTE
+from ooctrain.devices.thread_streams import COMPUTE
 from ooctrain.errors import DriverError
 from ooctrain.step.op import Scalars
 
@@ -42,7 +42,7 @@ class StepGraph:
     """A recorded step.
 
     Args:
-        driver: of the graphs.
+        driver: driver of the graphs.
         stream: that they are launched on.
         parts: the graphs, in their order.
         numbers: what changes from step to step.
@@ -90,7 +90,7 @@ class GraphMaker:
 
     Args:
         driver: that captures.
-        streams, staging: of the device.
+        streams, staging: streams and staging of the device.
         kernels: `launches.DriverKernels`, with `numbers`.
     """
 

@@ -6,7 +6,7 @@ streams with an event behind each, which also times it. The GPU orders the work 
 at once, and blocks only where a mapping is undone or values are wanted (`wait`, `synchronize`);
 this is counted and timed. A stream works in order, so a wait that an earlier piece of the same
 stream has made already is left out. Events are made once and reused in each step. Source: CUDA's
-streams and events. Read next: `devices/streams.py` (the same on threads), `device.py`.
+streams and events. Read next: `devices/thread_streams.py` (the same on threads), `device.py`.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from typing import Any, overload
 from weakref import WeakSet
 
 from ooctrain.devices.driver_calls import VmmDriver
-from ooctrain.devices.streams import COMPUTE, StreamEvent, Waits, Work, WorkSpan
+from ooctrain.devices.thread_streams import COMPUTE, StreamEvent, Waits, Work, WorkSpan
 from ooctrain.errors import DriverError
 
 
@@ -32,14 +32,14 @@ class _Piece:
 
 
 class Measured(Sequence[WorkSpan]):
-    """When the pieces of a step ran: read from their events when somebody looks, or at the latest
+    """When the pieces of a step ran: read from their events when they are wanted, or at the latest
     when the streams are closed. Two calls of the driver for each piece.
 
     Args:
-        driver: of the events.
+        driver: driver of the events.
         zero: the event from which times count.
         pieces: by stream.
-        give: takes the events back once nobody needs them.
+        give: takes the events back once they are not needed.
     """
 
     def __init__(
@@ -187,7 +187,7 @@ class CudaStreams:
         self._reached = list(self.submitted)
 
     def restart(self) -> Measured:
-        """Counts from 0 again after `synchronize`; what was measured since may be asked for."""
+        """Counts from 0 again after `synchronize`; what was measured since may be requested."""
         measured = Measured(self._driver, self._zero, self._pieces, self._events.extend)
         self._measured.add(measured)
         self._pieces, self._zero = [[] for _ in range(self.count)], None
@@ -195,7 +195,7 @@ class CudaStreams:
         return measured
 
     def begin_capture(self) -> None:
-        """From now on all streams record what is submitted; nobody may wait for it."""
+        """From now on all streams record what is submitted; it must not be waited for."""
         driver: Any = self._driver
         driver.begin_capture(self.handles[COMPUTE])
         # What was recorded before a cut is done by then.

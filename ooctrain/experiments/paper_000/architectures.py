@@ -1,4 +1,4 @@
-"""Paper 000, figures 4 and 5: DenseNet, Pix2PixHD and DeepLabv3+ at batches that do not fit.
+"""Paper 000, figures 4 and 5: DenseNet, Pix2PixHD, DeepLabv3+ at batches that do not fit.
 
 For each network and the memory of a device, this finds the largest batch in-core, with scheduling
 and with virtual addressing; and at these batches the images per second and the memory that each
@@ -6,7 +6,7 @@ method takes. It is table 1 for other networks and uses its methods and its cell
 are new: the paper gives them as factors, so they are searched for.
 
 Source: paper 000, section 5.2, figures 4 and 5. Departures: docs/papers.md. Read next: `table1.py`,
-`fragmentation.py`; `architectures.py`.
+`fragmentation.py`.
 """
 
 from __future__ import annotations
@@ -139,10 +139,9 @@ def printed_batch(network: FigureNetwork, method: str) -> int | None:
     return round(network.printed_in_core * network.printed_factor) if method == SCHEDULE else None
 
 
-# `ooctrain reproduce architectures`: paper 000's figures 4 and 5, and the values computed here.
-#
-# It shows a table of largest batches, one of speeds and memory, a figure and numbers. The two
-# figures share their batches, so where a speed ends, the memory below it shows why.
+# `ooctrain reproduce architectures`: a table of largest batches, one of speeds and memory, a
+# figure, numbers. The two figures share their batches, so where a speed ends, the memory below it
+# shows why.
 
 
 def architectures(wanted: Wanted, console: Console) -> Mapping[str, Any]:

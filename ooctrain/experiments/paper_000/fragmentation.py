@@ -1,4 +1,4 @@
-"""How much of the memory can a scheduler use? Paper 000, figure 3, by replays without a GPU.
+"""Paper 000, figure 3: how much of the memory a scheduler can use, by replays without a GPU.
 
 The scheduler counts what the allocator grants (bytes, or whole chunks), but not the holes between
 blocks, so its budget must be smaller than the physical memory. How much smaller is found by
@@ -7,7 +7,7 @@ allocator, the largest budget whose plan the allocator serves in an arena of the
 and the largest batch that can be trained at all.
 
 Sources: paper 000, section 5.1, figure 3 and table 1. Departures: docs/papers.md. Read next:
-`fragmentation.py`, the sweep over chunk sizes; `fragmentation.py`.
+`table1.py`.
 """
 
 from __future__ import annotations
@@ -86,10 +86,10 @@ class LargestBudget:
     Args:
         model, batch, allocator: by name.
         budget_bytes: the largest that was found to fit; None: none does.
-        peak_bytes: of the plan's ledger, as the scheduler counts it: in the allocator's granule.
+        peak_bytes: peak of the plan's ledger, counted in the allocator's granule.
         reserved_bytes: by the allocator, rounding and holes included.
         minimum_bytes: the planner's least budget.
-        makespan_us: of the plan, simulated.
+        makespan_us: makespan of the plan, simulated.
     """
 
     model: str
@@ -280,15 +280,12 @@ def _largest(budgets: Sequence[int], fits: Callable[[int], bool]) -> int | None:
     return budgets[low]
 
 
-# What a chunk size costs: small chunks are many mappings, large ones are rounded-up memory.
-#
-# For each chunk size a replay gives the memory that rounding wastes, and the mapping changes of
-# the first and of a later step; the cpu device gives the time of real steps. Paper 000 bounds the
-# waste by N_max chunks (equation 2) and found 40 MB by experiment; this is that experiment, once
-# with one list for all chunks, and once with a list for each, planned in its chunks
-# (`chunk_trades`): what rounding takes, prefetches cannot have. Source: paper 000, section 4, last
-# paragraph.
-
+# What a chunk size costs: small chunks are many mappings, large ones are rounded-up memory. A
+# replay gives the memory that rounding wastes, and the mapping changes of the first and of a later
+# step; the cpu device gives the time of real steps. Paper 000 bounds the waste by N_max chunks
+# (equation 2) and found 40 MB by experiment; this is that experiment, once with one list for all
+# chunks, and once with a list for each, planned in its chunks (`chunk_trades`): what rounding
+# takes, prefetches cannot have. Source: paper 000, section 4, last paragraph.
 
 CHUNKS = tuple(64 * KIB << n for n in range(11))  # 64 KiB to 64 MiB
 QUICK_CHUNKS = (64 * KIB, MIB, 16 * MIB)
@@ -311,7 +308,7 @@ class ChunkCost:
         requested_bytes, reserved_bytes: at the peaks, replayed.
         live_blocks: the most at one time: N_max of equation 2.
         first_maps, later_maps: mapping changes of the first step and of the last one logged.
-        step_us: of a real step on the cpu device; None: not measured, or it does not fit there.
+        step_us: a real step on the cpu device; None: not measured, or it does not fit there.
     """
 
     allocator: str
@@ -353,7 +350,7 @@ def chunk_trades(
     batches: Sequence[int] = TRADED_BATCHES, chunks: Sequence[int] = TRADED_CHUNKS,
     model: str = MODEL, physical_bytes: int = PHYSICAL_BYTES,
 ) -> list[ChunkTrade]:  # fmt: skip
-    """Plans each batch in each chunk size, and asks for it as paper 000 prints it."""
+    """Plans each batch in each chunk size, and requests it as paper 000 prints it."""
     trades = []
     for batch in batches:
         bench = Bench(step_trace(model, batch))
@@ -441,12 +438,9 @@ def _make_trainer(allocator: str, threads: int | None) -> Trainer:
     )  # fmt: skip
 
 
-# `ooctrain reproduce fragmentation`: paper 000's figure 3, largest batches, and chunk sizes.
-#
-# It shows tables, a figure and numbers; each row is printed as soon as it is known, since the
-# whole takes minutes. As in the paper, the distance between the line of the largest budget and the
-# line of the physical memory is the cost of the allocator.
-
+# `ooctrain reproduce fragmentation`: tables, a figure, numbers; each row is printed as soon as it
+# is known, since the whole takes minutes. As in the paper, the distance between the line of the
+# largest budget and the line of the physical memory is the cost of the allocator.
 
 COLUMN_WIDTHS = (13, 5, 17, 15, 8, 5, 12)
 
@@ -561,7 +555,7 @@ def budget_table(rows: Sequence[LargestBudget], *, header: bool = True) -> Table
 
 
 def batch_table(rows: Sequence[LargestBatch]) -> Table:
-    """The largest batch of each model and allocator, beside the paper's."""
+    """The largest batch of each model and allocator, next to the paper's."""
     table = plain_table(
         "model", "allocator", "largest batch", "of the baseline's", "paper",
         left=("model", "allocator"),

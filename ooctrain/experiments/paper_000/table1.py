@@ -1,14 +1,14 @@
-"""Paper 000, table 1: ResNet-50 at batches up to 7.5 times what fits, and the speed that is kept.
+"""Paper 000, table 1: ResNet-50 at up to 7.5 times the batch that fits, with the speed kept.
 
 A method is a planner and an allocator. For each batch and method this finds the images per second
 of the fastest step that both get into the memory of the device. The planner's budget is what the
 allocator can place, which the experiment on fragmentation finds, so a method that fragments plans
 with less memory and swaps more. Speeds are simulated from roofline times, on the preset and on two
-machines that are fitted to the paper (`table1.py`): which method wins depends on how its link is
-read. Beside them stands what no list exceeds that only offloads, by an LP.
+machines that are fitted to the paper: which method wins depends on how its link is read. Next to
+them is a speed that no list exceeds which only offloads, by an LP.
 
 Source: paper 000, section 5.1, table 1. Departures: docs/papers.md. Read next: `fragmentation.py`,
-whose search this is; `table1.py`.
+whose search this is.
 """
 
 from __future__ import annotations
@@ -53,48 +53,7 @@ from ooctrain.step.machine import Machine
 from ooctrain.step.presets import GB, machine
 from ooctrain.step.trace import Trace
 
-# Machines on which paper 000's table 1 is computed: the preset, and two that are fitted to it.
-#
-# What a method keeps of the in-core speed depends on the ratio of the link's rate to the
-# arithmetic's alone. The paper prints one speed without swapping, 581 images/s at batch 190, and a
-# link that can be read in two ways: "two NVLinks (each can transfer memory at 50GB/s)" are 50 or
-# 100 GB/s. So the arithmetic of the preset is made faster until it computes 581 images/s, once
-# beside each link; all other printed values are then predictions. The fit needs more arithmetic
-# than a V100 has in float32: the paper's kernels did not compute as a roofline counts.
-#
-# Source: paper 000, section 5 and table 1.
-
-
-#: The paper's best speed without swapping, and the batch at which it was measured.
-FITTED_MODEL, FITTED_BATCH, FITTED_IMAGES_PER_S = "resnet50", 190, 581.0
-#: The two readings of the link, in GB/s each way.
-LINKS_GB_PER_S = (50, 100)
-LARGEST_FACTOR = 16.0
-
-
-def machines() -> tuple[Machine, ...]:
-    """The preset, and the fitted machine beside each reading of the link."""
-    return machine(MACHINE), *map(fitted, LINKS_GB_PER_S)
-
-
-@cache
-def fitted(link_gb_per_s: int) -> Machine:
-    """The preset with another link, and arithmetic that trains in-core as fast as the paper."""
-    preset = machine(MACHINE)
-    base = replace(
-        preset, name=f"fitted, {link_gb_per_s} GB/s", link_bytes_per_us=link_gb_per_s * GB / 1e6
-    )
-    plan = KeepAll().plan(step_trace(FITTED_MODEL, FITTED_BATCH), preset.device_bytes, preset)
-    measured_us = FITTED_BATCH / FITTED_IMAGES_PER_S * 1e6
-
-    def faster(factor: float) -> Machine:
-        return replace(base, flops_per_us=preset.flops_per_us * factor)
-
-    def too_slow(factor: float) -> bool:
-        return simulate(plan.schedule, plan.trace, faster(factor)).makespan_us > measured_us
-
-    return faster(bisected(1.0, LARGEST_FACTOR, too_slow))
-
+# The cells of the table.
 
 MODEL = "resnet50"
 BATCHES = (64, 128, 190, 256, 512, 928, 1120, 1248, 1440)
@@ -116,7 +75,7 @@ class Method:
     """A row of the table.
 
     Args:
-        name: of the row.
+        name: name of the row.
         planner, allocator: by name.
         printed: {batch: images per second} of the paper; empty: the paper has no such row.
         printed_in_core: the paper's best in-core speed on the same machine, images per second.
@@ -151,7 +110,7 @@ class MethodCell:
         machine, method, batch: which.
         budget_bytes: what the planner was given; reserved_bytes: what the allocator took.
         images_per_s: simulated.
-        compute_images_per_s: of the calls alone, without any stall or swap.
+        compute_images_per_s: speed of the calls alone, without any stall or swap.
     """
 
     machine: str
@@ -205,7 +164,7 @@ def cells_of(
     where none is given.
 
     All plans but auto's depend on sizes alone, so they are made once and timed on each machine. The
-    one of auto, which is no row of the paper and takes longest to find, is made for the first.
+    one of auto, which is not a row of the paper and takes longest to find, is made for the first.
     """
     step = step_trace(model, batch)
     wheres = wheres or (machine(MACHINE),)
@@ -293,11 +252,48 @@ def _as_trained(step: Trace, method: Method, physical_bytes: int, where: Machine
     return None if reserved > physical_bytes else _Found(physical_bytes, reserved, plan)
 
 
-# `ooctrain reproduce table1`: paper 000's table 1, and the values computed here.
-#
-# It shows two tables for each machine, a figure and numbers. On the preset the images per second
-# are shown beside the paper's only for reference; on the machines that are fitted to the paper's
-# in-core speed they can be compared, and with what no list exceeds that only offloads.
+# The machines. What a method keeps of the in-core speed depends on the ratio of the link's rate to
+# the arithmetic's alone. The paper prints one speed without swapping, 581 images/s at batch 190,
+# and a link that can be read in two ways: "two NVLinks (each can transfer memory at 50GB/s)" are 50
+# or 100 GB/s. So the arithmetic of the preset is made faster until it computes 581 images/s, once
+# for each link; all other printed values are then predictions. The fit needs more arithmetic than a
+# V100 has in float32: the paper's kernels did not compute as a roofline counts. Source: section 5.
+
+#: The paper's best speed without swapping, and the batch at which it was measured.
+FITTED_MODEL, FITTED_BATCH, FITTED_IMAGES_PER_S = "resnet50", 190, 581.0
+#: The two readings of the link, in GB/s each way.
+LINKS_GB_PER_S = (50, 100)
+LARGEST_FACTOR = 16.0
+
+
+def machines() -> tuple[Machine, ...]:
+    """The preset, and the fitted machine for each reading of the link."""
+    return machine(MACHINE), *map(fitted, LINKS_GB_PER_S)
+
+
+@cache
+def fitted(link_gb_per_s: int) -> Machine:
+    """The preset with another link, and arithmetic that trains in-core as fast as the paper."""
+    preset = machine(MACHINE)
+    base = replace(
+        preset, name=f"fitted, {link_gb_per_s} GB/s", link_bytes_per_us=link_gb_per_s * GB / 1e6
+    )
+    plan = KeepAll().plan(step_trace(FITTED_MODEL, FITTED_BATCH), preset.device_bytes, preset)
+    measured_us = FITTED_BATCH / FITTED_IMAGES_PER_S * 1e6
+
+    def faster(factor: float) -> Machine:
+        return replace(base, flops_per_us=preset.flops_per_us * factor)
+
+    def too_slow(factor: float) -> bool:
+        return simulate(plan.schedule, plan.trace, faster(factor)).makespan_us > measured_us
+
+    return faster(bisected(1.0, LARGEST_FACTOR, too_slow))
+
+
+# `ooctrain reproduce table1`: two tables for each machine, a figure, numbers. On the preset the
+# images per second are shown next to the paper's only for reference; on the machines that are
+# fitted to the paper's in-core speed they can be compared, as can the speed that no list exceeds
+# which only offloads.
 
 
 def table1(wanted: Wanted, console: Console) -> Mapping[str, Any]:

@@ -1,15 +1,15 @@
-"""Paper 001, figures 3 to 6 and tables 1 and 2: images too large, swapped, computed again, or both.
+"""Paper 001, figures 3 to 6, tables 1 and 2: images too large, swapped, computed again, or both.
 
 Two networks train at a fixed batch on growing images. For each image and method this computes the
 megapixels per second and the number of swap-outs, and what the paper's printed parameters do here.
 TensorFlow's steps take about twice the memory of ours, so the 32 GB that are too little in the
 paper are enough here. A second memory is therefore fitted to one printed figure, the largest image
-without any method. Nor does our swapping get slower where the paper's does, so beside that memory a
+without any method. Nor does our swapping get slower where the paper's does, so for that memory a
 link is fitted to another: the knee, up to which swapping loses nothing. All other printed values
 are then predictions.
 
-Source: paper 001, section 4. Departures: docs/papers.md. Read next: `hybrid.py`, the
-tables; `sched/planners/tflms_hybrid.py`; `hybrid.py`.
+Source: paper 001, section 4. Departures: docs/papers.md. Read next:
+`sched/planners/tflms_hybrid.py`.
 """
 
 from __future__ import annotations
@@ -46,11 +46,9 @@ from ooctrain.step.presets import v100_32gb_nvlink
 from ooctrain.step.trace import Trace
 from ooctrain.units import format_bytes
 
-# Paper 001's tables 1 and 2, and what its figures 3 and 4 say in words.
-#
-# `NETWORKS` holds all of it in one place, as it is printed, so that a reader who doubts a
-# comparison finds the figure. Numbers of checkpoints are those of TensorFlow's graph, whose height
-# in levels is the largest `swapin_groupby` without recomputation. Source: paper 001, section 4.
+# The paper's tables 1 and 2, and what its figures 3 and 4 say in words, all as printed, so that a
+# reader who doubts a comparison finds the figure. Numbers of checkpoints are those of TensorFlow's
+# graph, whose height in levels is the largest `swapin_groupby` without recomputation.
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,6 +141,8 @@ DEEPLAB = TunedNetwork(
 NETWORKS = (RESNET50, DEEPLAB)
 
 
+# What is computed here.
+
 DEVICE, FITTED, FITTED_LINK = "32 GiB", "fitted", "fitted, and link"
 VANILLA, RECOMPUTE, SWAP, HYBRID = "vanilla", "recompute", "swap", "hybrid"
 PRINTED_LIST, OURS = "printed list", "auto"
@@ -203,8 +203,8 @@ class TunedReplay:
 
 
 @dataclass(frozen=True, slots=True)
-class _Asked:
-    """A step, a memory and a machine: what all methods are asked for."""
+class _Question:
+    """A step, a memory and a machine: what all methods are given."""
 
     network: TunedNetwork
     image_size: int
@@ -243,7 +243,7 @@ def cells(case: tuple[TunedNetwork, int, float | None]) -> list[ImageCell]:
     """All methods and memories of (network, image size, fitted link; None: without that)."""
     return [
         _cell(asked, method, plan)
-        for asked in _asked_in_all_memories(*case)
+        for asked in _questions_in_all_memories(*case)
         for method, plan in _methods(asked)
     ]
 
@@ -253,7 +253,7 @@ def replays(case: tuple[TunedNetwork, int, float | None]) -> list[TunedReplay]:
     network, size, _ = case
     return [
         _replay(asked, kind, table[size], scaled)
-        for asked in _asked_in_all_memories(*case)
+        for asked in _questions_in_all_memories(*case)
         for kind, table in (("swap", network.swap), ("hybrid", network.hybrid))
         if size in table
         for scaled in (False, True)
@@ -317,18 +317,18 @@ def network_of(model: str) -> TunedNetwork:
     return next(network for network in NETWORKS if network.model == model)
 
 
-def _asked_in_all_memories(
+def _questions_in_all_memories(
     network: TunedNetwork, size: int, link: float | None
-) -> Iterator[_Asked]:
+) -> Iterator[_Question]:
     step, found = _step(network, size), memories(network)
     for memory, budget_bytes in found.items():
-        yield _Asked(network, size, step, memory, budget_bytes, MACHINE)
+        yield _Question(network, size, step, memory, budget_bytes, MACHINE)
     if link is not None:
         where = replace(MACHINE, link_bytes_per_us=link)
-        yield _Asked(network, size, step, FITTED_LINK, found[FITTED], where)
+        yield _Question(network, size, step, FITTED_LINK, found[FITTED], where)
 
 
-def _methods(asked: _Asked) -> Iterator[tuple[str, Callable[[], Plan]]]:
+def _methods(asked: _Question) -> Iterator[tuple[str, Callable[[], Plan]]]:
     """(name, what plans), in the order of `METHODS`; auto, which takes longest, on the stated link
     alone."""
     step, budget, printed = asked.step, asked.budget_bytes, asked.network.hybrid
@@ -344,7 +344,7 @@ def _methods(asked: _Asked) -> Iterator[tuple[str, Callable[[], Plan]]]:
         yield OURS, lambda: Auto().plan(step, budget, asked.machine)
 
 
-def _cell(asked: _Asked, method: str, plan: Callable[[], Plan]) -> ImageCell:
+def _cell(asked: _Question, method: str, plan: Callable[[], Plan]) -> ImageCell:
     head = (
         asked.network.model, asked.image_size, method, asked.memory, asked.budget_bytes,
         asked.machine.link_bytes_per_us,
@@ -361,7 +361,7 @@ def _cell(asked: _Asked, method: str, plan: Callable[[], Plan]) -> ImageCell:
     return ImageCell(*head, speed, None, len(outs), bytes_out, notes)
 
 
-def _replay(asked: _Asked, kind: str, printed: Tuned, scaled: bool) -> TunedReplay:
+def _replay(asked: _Question, kind: str, printed: Tuned, scaled: bool) -> TunedReplay:
     used = _scaled(printed, asked) if scaled else printed
     lms = Lms(used.swapout_threshold, used.swapin_ahead, used.swapin_groupby)
     reached, minimum = None, None
@@ -375,7 +375,7 @@ def _replay(asked: _Asked, kind: str, printed: Tuned, scaled: bool) -> TunedRepl
     )  # fmt: skip
 
 
-def _plan(asked: _Asked, checkpoints: Sequence[int], swapper: Planner) -> Plan:
+def _plan(asked: _Question, checkpoints: Sequence[int], swapper: Planner) -> Plan:
     """Paper 001's order of edits: compute again, then swap."""
     runs = TflmsHybrid().runs(asked.step, checkpoints)
     question = Question(asked.step, asked.budget_bytes, asked.machine)
@@ -386,11 +386,11 @@ def _step(network: TunedNetwork, size: int) -> Trace:
     return step_trace(network.model, network.batch, size)
 
 
-def _megapixels_per_s(asked: _Asked, plan: Plan) -> float:
+def _megapixels_per_s(asked: _Question, plan: Plan) -> float:
     return asked.network.batch * asked.image_size**2 / plan.makespan_us
 
 
-def _scaled(tuned: Tuned, asked: _Asked) -> Tuned:
+def _scaled(tuned: Tuned, asked: _Question) -> Tuned:
     """Levels of the paper's graph as levels of ours."""
     height = LevelGraph(asked.step).height
     threshold, ahead, groupby = (
@@ -400,12 +400,9 @@ def _scaled(tuned: Tuned, asked: _Asked) -> Tuned:
     return Tuned(threshold, ahead, groupby, tuned.checkpoints)
 
 
-# `ooctrain reproduce hybrid`: paper 001's figures 3 to 6 and tables 1 and 2, and ours.
-#
-# It shows tables, a figure and numbers, all of them three times: for the memory of the device, for
-# the memory in which the step without any method reaches the paper's largest image, and for that
-# with the link with which swapping begins to lose where the paper's does.
-
+# `ooctrain reproduce hybrid`: tables, a figure, numbers, all of them three times: for the memory of
+# the device, for the memory in which the step without any method reaches the paper's largest image,
+# and for that with the link with which swapping begins to lose where the paper's does.
 
 MEMORIES = (DEVICE, FITTED, FITTED_LINK)
 

@@ -1,4 +1,4 @@
-"""Paper 002, figures 4 to 18: how far its heuristics are from its bound, over networks and memory.
+"""Paper 002, figures 4 to 18: how far its heuristics are from its bound.
 
 The cells range over networks, image sizes, batches and shares of the memory between what a chain
 needs and what it would use. Each cell has a planner's step time and the paper's bound (proposition
@@ -8,7 +8,7 @@ values may be computed again, is another question; `compare` answers it, for the
 4 alone.
 
 Source: paper 002, section 6, figures 4 to 18. Departures: docs/papers.md. Read next:
-`sched/planning/chain_view.py`, `sched/bounds/closed.py`; `offload_ratios.py`.
+`sched/planning/chain_view.py`, `sched/bounds/closed.py`.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from ooctrain.errors import OoctrainError
 from ooctrain.experiments.compare import CompareCase, CompareRow, compare
 from ooctrain.experiments.reproducing import Wanted, print_title, write_figure
 from ooctrain.experiments.spread import spread
-from ooctrain.report.charts import Curve, beside_svg, curves_svg, stacked_svg
+from ooctrain.report.charts import Curve, curves_svg, side_by_side_svg, stacked_svg
 from ooctrain.report.text import or_dash, plain_table
 from ooctrain.sched.bounds.closed import compute_us, proposition_3_us
 from ooctrain.sched.bounds.lp import fluid_bound
@@ -48,8 +48,8 @@ DYNPROG_NEAREST, DYNPROG_UP = f"{DYNPROG},transfers=nearest", f"{DYNPROG},transf
 HEURISTICS = (GREEDY, DYNPROG, VDNN)
 CHAIN_PLANNERS = (*HEURISTICS, BELADY)
 #: Those that are drawn, and those of which only wins are counted.
-ASKED_PLANNERS = (*CHAIN_PLANNERS, DYNPROG_NEAREST, DYNPROG_UP)
-#: On the step itself, beside the LP bound.
+CHAIN_CASE_PLANNERS = (*CHAIN_PLANNERS, DYNPROG_NEAREST, DYNPROG_UP)
+#: On the step itself, compared with the LP bound.
 STEP_PLANNERS = (*CHAIN_PLANNERS, "combined")
 RESNETS = ("resnet18", "resnet34", "resnet50", "resnet101", "resnet152")
 DENSENETS = ("densenet121", "densenet161", "densenet169", "densenet201")
@@ -90,10 +90,10 @@ class ChainCell:
         group: the chain.
         planner: by name.
         share: 0: what the chain needs, 1: what it would use.
-        budget_bytes: for the chain; parameters are beside it.
-        makespan_us: of its plan.
+        budget_bytes: for the chain, without parameters.
+        makespan_us: makespan of its plan.
         proposition_3_us: the paper's bound; lp_us: that of the LP over all lists that only offload.
-        compute_us: of the calls alone.
+        compute_us: time of the calls alone.
     """
 
     group: Group
@@ -112,7 +112,7 @@ class ChainCell:
 
     @property
     def lp_ratio(self) -> float:
-        """Of the LP's bound to the paper's: nobody who only offloads gets below this."""
+        """Of the LP's bound to the paper's: no list that only offloads gets below this."""
         return self.lp_us / self.proposition_3_us
 
     @property
@@ -138,7 +138,7 @@ class SlotCell:
         model: the network, at figure 4's image size and batch.
         slots: the paper's S.
         most_states: that are followed from each stage; None: as usual.
-        share: of the memory; ratio: step over proposition 3.
+        share: share of the memory; ratio: step over proposition 3.
     """
 
     model: str
@@ -182,7 +182,7 @@ def chain_cells(case: tuple[Group, Sequence[float]]) -> list[ChainCell]:
             ChainCell(
                 group, name, share, budget, _makespan_us(name, chain, budget), printed, lp, total
             )
-            for name in ASKED_PLANNERS
+            for name in CHAIN_CASE_PLANNERS
         ]
     return cells
 
@@ -305,13 +305,10 @@ def _lp_us(chain: Trace, budget_bytes: int) -> float:
     return 0.0 if found is None else found.lower_bound().makespan_us
 
 
-# `ooctrain reproduce offload-ratios`: paper 002's plots, and its claims next to our counts.
-#
-# The tables, the figure and the numbers come first for the paper's own question, on chains, then
-# for the same planners on the steps from which the chains were made. As in the paper, 1 is its
-# bound, and the axis is the share of memory between what a chain needs and what it would use. The
-# dashed curve is the LP; no list that only offloads gets below it.
-
+# `ooctrain reproduce offload-ratios`: tables, a figure, numbers; first for the paper's own
+# question, on chains, then for the same planners on the steps from which the chains were made. As
+# in the paper, 1 is its bound, and the axis is the share of memory between what a chain needs and
+# what it would use. The dashed curve is the LP; no list that only offloads gets below it.
 
 HEAD_WIDTHS = (12, 6, 5)
 PLANNER_WIDTH = 14
@@ -432,7 +429,7 @@ def ratio_figure(cells: Sequence[ChainCell], rows: Sequence[CompareRow]) -> str:
     kinds = dict.fromkeys((group.model, group.image_size) for group in by_group)
     speeds = [(size, _speeds(model, size, by_group)) for model, size in kinds]
     steps = [_steps(model, rows) for model in dict.fromkeys(row.model for row in rows)]
-    return stacked_svg([_grid(ratios), _grid(speeds), beside_svg(steps)])
+    return stacked_svg([_grid(ratios), _grid(speeds), side_by_side_svg(steps)])
 
 
 def _grid(pictures: Iterable[tuple[int, str]]) -> str:
@@ -440,7 +437,7 @@ def _grid(pictures: Iterable[tuple[int, str]]) -> str:
     columns: dict[int, list[str]] = {}
     for size, picture in pictures:
         columns.setdefault(size if size in BATCHES else USUAL_SIZE, []).append(picture)
-    return beside_svg([stacked_svg(column) for column in columns.values()])
+    return side_by_side_svg([stacked_svg(column) for column in columns.values()])
 
 
 def short_name(planner: str) -> str:

@@ -12,7 +12,7 @@ batch costs. Between the two, the gain depends on the time that a step of the *s
 computes. The paper does not print it, so the gain is given for several such times.
 
 Source: paper 004, section 6.4; Patarasuk and Yuan 2009 for 2 G / B. Departures: docs/papers.md.
-Read next: `hmms.py`, whose machine and lists these are; `distributed.py`.
+Read next: `hmms_speeds.py`, whose machine and lists these are.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from rich.table import Table
 from ooctrain.api import step_trace
 from ooctrain.distributed.mpi import find_mpiexec
 from ooctrain.errors import ConfigError, OoctrainError
-from ooctrain.experiments.paper_004.hmms import IMAGE_SIZE, machines
+from ooctrain.experiments.paper_004.hmms_speeds import IMAGE_SIZE, machines
 from ooctrain.experiments.reproducing import Wanted, print_title, write_figure
 from ooctrain.report.charts import Curve, curves_svg, stacked_svg
 from ooctrain.report.text import or_dash, plain_table
@@ -91,8 +91,8 @@ class Speedup:
     """How much faster an epoch is than the baseline's, at one bandwidth.
 
     Args:
-        machine, way, batch: of the faster step.
-        small_batch: of the baseline.
+        machine, way, batch: machine, way and batch of the faster step.
+        small_batch: batch of the baseline.
         gbit_s: bandwidth of the network.
         network_us: to exchange the gradients once.
         speedup: the baseline's time of an epoch over this one's.
@@ -115,7 +115,7 @@ def exchange_us(gradient_bytes: int, gbit_s: float, alpha: float = ALPHA) -> flo
 
 
 def epoch_us(times: StepTimes, network_us: float, samples: int) -> float:
-    """T_epoch; the exchange goes on beside the backward pass."""
+    """T_epoch; the exchange goes on during the backward pass."""
     return samples / times.batch * (times.forward_us + max(times.backward_us, network_us))
 
 
@@ -188,7 +188,7 @@ def largest_in_core(where: Machine) -> int:
 
 
 def both_machines() -> tuple[Machine, Machine]:
-    """The P100 of `hmms.py`, and the same with its arithmetic fitted to figure 1."""
+    """The P100 of `hmms_speeds.py`, and the same with its arithmetic fitted to figure 1."""
     return machines(BATCH)
 
 
@@ -211,14 +211,11 @@ def _plan(step: Trace, where: Machine, way: str) -> Plan:
     return plan
 
 
-# Steps on ranks of this machine, over networks of imposed bandwidths, compared with the formula.
-#
-# A rank that holds each message back until a network of some bandwidth would have delivered it
+# Steps on ranks of this machine, over networks of imposed bandwidths, compared with the formula. A
+# rank that holds each message back until a network of some bandwidth would have delivered it
 # behaves as if it had that network. One step is measured without such a delay, forwards and
-# backwards; from it T = T_forward + max(T_backward, 2 (k - 1) / k G / B) predicts all others,
-# which are measured too. Source: paper 004, section 6.4, whose 2 G is the ring's 2 (k - 1) / k G
-# for many ranks k; all of the bandwidth is used here, so alpha is 1.
-
+# backwards; from it T = T_forward + max(T_backward, 2 (k - 1) / k G / B) predicts all others, which
+# are measured too. The paper's 2 G is the ring's 2 (k - 1) / k G for many ranks k; alpha is 1.
 
 PROGRAM = "ooctrain.experiments.paper_004.ranks_program"
 RANKS = (1, 2, 4)
@@ -303,13 +300,10 @@ def _measured(count: int) -> list[dict[str, Any]]:
     return json.loads(ended.stdout)
 
 
-# `ooctrain reproduce distributed`: paper 004's figure 11, and the values computed here.
-#
-# One table has the speed-up of an epoch over the bandwidth, on two machines; another has it at one
-# bandwidth over the batch that it starts from. Both are shown because the paper prints one number,
+# `ooctrain reproduce distributed`: the speed-up of an epoch over the bandwidth, on two machines;
+# the same at one bandwidth over the batch that it starts from, because the paper prints one number,
 # 2.1 at 10 Gbit/s, but not the time of the small batch that decides it. All this is a formula, so
-# measured steps of ranks of this machine, over such networks, are shown too, with a figure and
-# numbers.
+# measured steps of ranks, over such networks, are shown too, with a figure and numbers.
 
 
 def distributed(wanted: Wanted, console: Console) -> Mapping[str, Any]:

@@ -8,8 +8,7 @@ The paper trains VGG-19 and ResNet-18 on CIFAR-10 for 350 epochs. By default two
 the same two families (8 convolutions with batch norm; 4 residual blocks) learn the digits that come
 with the package; with data=cifar10:DIR the paper's own networks learn CIFAR-10.
 
-Source: paper 004, sections 5.1 to 5.3. Departures: docs/papers.md. Read next:
-`split_accuracy.py`.
+Source: paper 004, sections 5.1 to 5.3. Departures: docs/papers.md. Read next: `split_hmms.py`.
 """
 
 from __future__ import annotations
@@ -67,7 +66,7 @@ class Recipe004:
 
     Args:
         data: "digits", or as for --data; epochs, batch, lr, seeds: of the training.
-        images: of the training part that are used; None: all.
+        images: images of the training part that are used; None: all.
     """
 
     data: str = DIGITS
@@ -88,8 +87,8 @@ class Trained:
     Args:
         model: trained; paper: the network of the paper that it stands for.
         kind: "whole", "split" or "stochastic"; depth: as asked; patches: in all.
-        share: of the convolutions that are split.
-        accuracies: of the test images, by the whole network, a seed each.
+        share: share of the convolutions that are split.
+        accuracies: accuracies of the test images, by the whole network, a seed each.
         in_patches: by the network in even patches, as the paper tests what is split and not drawn.
         printed: the paper's, in percent, where it has one.
     """
@@ -239,10 +238,9 @@ def _accuracy(
     return 100 * whole, 100 * in_patches
 
 
-# `ooctrain reproduce split-accuracy`: paper 004's figures 4 to 6 and table 1, trained here.
-#
-# The settings are "epochs=350", "seeds=5", "data=cifar10:DIR" and "images=1437". It shows a table
-# of accuracies, with mean and spread over seeds and the paper's values; curves; and numbers.
+# `ooctrain reproduce split-accuracy`: a table of accuracies, with mean and spread over seeds and
+# the paper's values; curves; numbers. The settings are "epochs=350", "seeds=5", "data=cifar10:DIR"
+# and "images=1437".
 
 
 def split_accuracy(wanted: Wanted, console: Console) -> Mapping[str, Any]:
@@ -290,7 +288,7 @@ def recipe_of(settings: Sequence[str], base: Recipe004) -> Recipe004:
 
 
 def accuracy_table(rows: Sequence[Trained]) -> Table:
-    """Mean and spread of each configuration, tested whole and in patches, beside the paper's."""
+    """Mean and spread of each configuration, tested whole and in patches, next to the paper's."""
     table = plain_table(
         "network", "for", "trained", "depth", "patches", "tested whole", "spread", "seeds",
         "in patches", "paper", left=("network", "for", "trained"),
@@ -306,7 +304,7 @@ def accuracy_table(rows: Sequence[Trained]) -> Table:
 
 
 def imagenet_table() -> Table:
-    """The columns of table 1 that nobody computes here."""
+    """The columns of table 1 that are not computed here."""
     table = plain_table("network", "depth", "whole", "split", "stochastic", left=("network",))
     for model, (depth, *accuracies) in PRINTED_IMAGENET.items():
         table.add_row(model, f"{depth:.1%}", *map(str, accuracies))

@@ -1,4 +1,4 @@
-"""Paper 004, figure 10: how much larger a batch becomes, and what it costs.
+"""Paper 004, figure 10: how much larger a batch becomes, at what cost.
 
 For networks and the memory of the device this finds the largest batch of each method and its speed;
 and the calls that alone need more than half of the memory, before the split and after. A split
@@ -6,10 +6,11 @@ network is another network, so "split + HMMS" is compared with methods on the sa
 change no result: HMMS and `belady` on the whole network, exact bands and `auto`. The comparison
 shows when Split-CNN is needed.
 
-Everything is simulated, on the P100 whose arithmetic is fitted to one printed figure (`hmms.py`).
-The paper's workspace is cuDNN's; here calls run one after the other, so parts share theirs anyway.
+Everything is simulated, on the P100 whose arithmetic is fitted to one printed figure
+(`hmms_speeds.py`). The paper's workspace is cuDNN's; here calls run one after the other, so parts
+share theirs anyway.
 
-Source: paper 004, section 6.3. Departures: docs/papers.md. Read next: `split_hmms.py`.
+Source: paper 004, section 6.3. Departures: docs/papers.md. Read next: `hmms_speeds.py`.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from rich.table import Table
 from ooctrain.api import step_trace
 from ooctrain.errors import Infeasible
 from ooctrain.execution.planners import get_planner
-from ooctrain.experiments.paper_004.hmms import IMAGE_SIZE, QUICK_BATCH, machines
+from ooctrain.experiments.paper_004.hmms_speeds import IMAGE_SIZE, QUICK_BATCH, machines
 from ooctrain.experiments.reproducing import Wanted, print_title, write_figure
 from ooctrain.experiments.spread import spread
 from ooctrain.report.charts import Piece, strips_svg
@@ -131,9 +132,9 @@ class SplitBatch:
     Args:
         model, method, planner: which; exact: whether it computes what the baseline does.
         batch: the largest tried that fits; 0: none; ends: whether no larger one was tried.
-        times: of the baseline's.
+        times: as a multiple of the baseline's.
         images_per_s: simulated, at that batch; loss: of the baseline's speed at its own.
-        peak_bytes: of the plan.
+        peak_bytes: peak of the plan.
         printed_times, printed_loss: the paper's, where it has them.
     """
 
@@ -156,7 +157,7 @@ class LargeCalls:
     """The calls of a step that need more than half of the memory by themselves.
 
     Args:
-        model, batch, split: of the step; calls: in all.
+        model, batch, split: describe the step; calls: in all.
         large: how many need more than half of the memory; largest: the largest need's call.
         largest_bytes, workspace_bytes: the largest need of a call, and the largest workspace.
         minimum_bytes: what every schedule of the step needs.
@@ -180,7 +181,7 @@ def cases_of(
 
     Args:
         step, most: as in `SplitCase`.
-        names: of the methods; none: all.
+        names: names of the methods; none: all.
     """
     methods = [each for each in METHODS[model] if not names or each.name in names]
     return [SplitCase(model, method, where, step, most) for method in methods]
@@ -197,7 +198,7 @@ def reached(case: SplitCase) -> list[LargestOfMethod]:
 def largest_batches(
     cases: Sequence[SplitCase], found: Iterable[Sequence[LargestOfMethod]]
 ) -> Iterator[SplitBatch]:
-    """The rows of some networks: each answer beside that of its network's baseline."""
+    """The rows of some networks: each answer next to that of its network's baseline."""
     base = LargestOfMethod(0, 0.0, 0)
     for case, (answer,) in zip(cases, found, strict=True):
         method = case.method
@@ -214,9 +215,9 @@ def largest_batches(
 
 
 def _largest(case: SplitCase) -> tuple[int, Plan | None]:
-    """The largest batch with a plan, by doubling, then bisection: who can train a batch can train a
-    smaller one. Who may cut the step into bands is asked for the largest batch first: it most
-    likely fits, and its plan takes longest to find.
+    """The largest batch with a plan, by doubling, then bisection: a method that trains a batch
+    trains a smaller one. A method that may cut the step into bands tries the largest batch first:
+    it most likely fits, and its plan takes longest to find.
     """
     step, beyond = case.step, case.most // case.step + 1
     low, high, best = 0, beyond, None
@@ -262,11 +263,8 @@ def large_calls(model: str, batch: int, split: str, where: Machine) -> LargeCall
     )  # fmt: skip
 
 
-# `ooctrain reproduce split-hmms`: paper 004's figure 10, and the values computed here.
-#
-# It shows a table of largest batches and speeds, one of calls that need more than half of the
-# memory, a picture and numbers.
-
+# `ooctrain reproduce split-hmms`: a table of largest batches and speeds, one of calls that need
+# more than half of the memory, a picture, numbers.
 
 HERE, PAPER, EXACT = 0, 1, 2
 

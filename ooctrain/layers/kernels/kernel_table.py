@@ -1,12 +1,12 @@
-"""Tables that say which function computes an operation on a device, and with how much scratch.
+"""A table says which function computes an operation on a device.
 
-Operations know no device: a row of a device's table names the driver function that starts the
-operation's kernels. With arrays the function is run; with shapes alone the table gives the bytes of
-scratch. Nearly all driver functions take the same: the pool or launcher, the inputs, the outputs,
-attributes of the operation, and the workspace if there is one. Modules of kernels are imported when
-a function is first run, so tracing and planning compile nothing. An operation that has its own
-methods `cpu` or `cuda` is run by these. Source: the lowering rules of JAX, one table for each
-platform. Read next: `cpu/table.py`, `cuda/table.py`; `kernel_table.py`.
+Operations know no device: a row of a device's table names the function that starts the operation's
+kernels, and the scratch that it needs. With arrays the function is run; with shapes alone the table
+gives the bytes of scratch. Nearly all such functions take the same: the pool or launcher, the
+inputs, the outputs, attributes of the operation, and the workspace if there is one. Modules of
+kernels are imported when a function is first run, so tracing and planning compile nothing. An
+operation that has its own methods `cpu` or `cuda` is run by these. Source: the lowering rules of
+JAX, one table for each platform. Read next: `cpu/table.py`, `cuda/table.py`.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ Arguments = Callable[[Any, Sequence[Any], Sequence[Any], Scalars], Sequence[Any]
 
 
 @dataclass(frozen=True, slots=True)
-class Driver:
+class KernelRow:
     """One row: the function that computes an operation on a device.
 
     It is called with the device's pool or launcher, what it takes, and the workspace if it has one.
@@ -66,7 +66,7 @@ class Driver:
 
 
 @dataclass(frozen=True, slots=True)
-class DriverTable:
+class KernelTable:
     """How one device computes operations.
 
     Args:
@@ -76,7 +76,7 @@ class DriverTable:
     """
 
     device: Literal["cpu", "cuda"]
-    rows: Mapping[type[Op], Driver]
+    rows: Mapping[type[Op], KernelRow]
 
     def run(
         self, op: Op, workers: Any, ins: Sequence[Any], outs: Sequence[Any], workspace: Any,
@@ -85,7 +85,7 @@ class DriverTable:
         """Writes `outs` from `ins`, or queues that on a GPU.
 
         Args:
-            workers: who computes: `cpu/runtime/pool.py`'s `ThreadPool`, or the GPU's
+            workers: what computes: `cpu/runtime/pool.py`'s `ThreadPool`, or the GPU's
                 `cuda/runtime/launcher.py`'s `Launcher`.
             ins, outs: physical arrays. An output may lie on the storage of an input that the call
                 reuses (`Op.reusable`); all other outputs are distinct and hold garbage before.
@@ -134,7 +134,7 @@ class DriverTable:
         names = {row.function.rpartition(".")[0] for row in rows if row}
         return sorted(_module_name(self.device, name) for name in names)
 
-    def _row(self, op: Op) -> Driver | None:
+    def _row(self, op: Op) -> KernelRow | None:
         for kind in type(op).__mro__:
             if kind in self.rows:
                 return self.rows[kind]
@@ -150,13 +150,10 @@ def _module_name(device: str, name: str) -> str:
     return f"ooctrain.layers.kernels.{device}.{name}"
 
 
-# How much workspace operations need, where the rule is the same on both devices.
-#
-# Each device says how many bytes its kernels need for a number of elements, rows or channels; the
-# functions here make rules for its table from that. A rule takes the operation and the shapes of a
-# call, so the workspace is known when a step is traced. What a reduction keeps for each chunk is
-# up to the device. No Numba here.
-
+# Workspace, where the rule is the same on both devices. Each device says how many bytes its kernels
+# need for a number of elements, rows or channels; these functions make rules for its table from
+# that. A rule takes the operation and the shapes of a call, so the workspace is known when a step
+# is traced.
 
 Specs = Sequence[Spec]
 #: "forward", "grad_input" or "grad_weight".
@@ -206,13 +203,10 @@ def of_reshape(op: Reshape, ins: Specs, outs: Specs, threads: int) -> int:
     return ins[0].nbytes if op.goes_by_logical_order else 0
 
 
-# Arguments of driver functions that are not simply the inputs followed by the outputs.
-#
-# An operation, its inputs and outputs, and the step scalars give the arguments in the order of the
-# function. The functions of both devices have the same parameters, so the code that leads from an
-# operation to them is written once. Optional inputs (a bias, a residual, a mask) become None where
-# they are absent.
-
+# Arguments that are not simply the inputs followed by the outputs, in the order of the function.
+# The functions of both devices have the same parameters, so the code that leads from an operation
+# to them is written once. Optional inputs (a bias, a residual, a mask) become None where they are
+# absent.
 
 Arrays = Sequence[Any]
 

@@ -4,8 +4,8 @@ The operation and the step scalars give `SgdFactors`, `AdamFactors` or `RmspropF
 depends on the step alone is computed once, in float64 on the host. For Adam these are the bias
 corrections of both moments, so that the kernels of either device need one square root and one
 division for each element, and no power. No Numba here. Source: torch.optim; Kingma and Ba, "Adam"
-(2015), section 2; Loshchilov and Hutter (2019) for `decoupled`. Read next: `cpu/optimizers.py`,
-`cuda/optimizers.py`.
+(2015), section 2; Loshchilov and Hutter (2019) for `decoupled`. Read next: `cpu/update.py`,
+`cuda/update.py`.
 """
 
 from __future__ import annotations

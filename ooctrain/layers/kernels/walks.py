@@ -21,8 +21,8 @@ class StridedWalk(NamedTuple):
     """Always MOST_AXES axes, the first ones of extent 1 where there are fewer.
 
     Args:
-        extents: of the result, the last axis being the innermost in memory.
-        steps: of each operand, in elements; 0 where it is repeated.
+        extents: extents of the result, the last axis being the innermost in memory.
+        steps: steps of each operand, in elements; 0 where it is repeated.
     """
 
     extents: Steps

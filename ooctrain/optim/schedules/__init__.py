@@ -1,12 +1,11 @@
 """Schedules of learning rates, with names, arguments and defaults of `torch.optim.lr_scheduler`.
 
-A schedule sets the learning rates of an optimizer epoch by epoch. Read next: `base.py`, then
+A schedule sets the learning rates of an optimizer epoch by epoch. Read next: `scheduler.py`, then
 `by_epoch.py`.
 """
 
 from typing import NoReturn
 
-from ooctrain.optim.schedules.base import LRScheduler
 from ooctrain.optim.schedules.by_epoch import (
     CosineAnnealingLR,
     ExponentialLR,
@@ -16,6 +15,7 @@ from ooctrain.optim.schedules.by_epoch import (
 )
 from ooctrain.optim.schedules.one_cycle import OneCycleLR
 from ooctrain.optim.schedules.plateau import ReduceLROnPlateau
+from ooctrain.optim.schedules.scheduler import LRScheduler
 from ooctrain.optim.schedules.sequential import SequentialLR
 
 __all__ = [

@@ -12,8 +12,8 @@ from bisect import bisect_right
 from collections.abc import Iterable
 
 from ooctrain.errors import ConfigError
-from ooctrain.optim.base import Optimizer
-from ooctrain.optim.schedules.base import LRScheduler
+from ooctrain.optim.optimizer import Optimizer
+from ooctrain.optim.schedules.scheduler import LRScheduler
 
 
 class StepLR(LRScheduler):

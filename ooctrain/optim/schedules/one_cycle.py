@@ -13,8 +13,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Literal, NamedTuple
 
 from ooctrain.errors import ConfigError
-from ooctrain.optim.base import Optimizer, plain_momentum
-from ooctrain.optim.schedules.base import LRScheduler
+from ooctrain.optim.optimizer import Optimizer, plain_momentum
+from ooctrain.optim.schedules.scheduler import LRScheduler
 
 Level = Literal["first", "high", "last"]
 Each = float | Sequence[float]
@@ -40,7 +40,7 @@ class OneCycleLR(LRScheduler):
     Args:
         optimizer: whose rates it sets, and its momentum, or beta1 of Adam.
         max_lr: highest rate; one for all, or one for each parameter group.
-        total_steps: of the cycle; or give the two that follow.
+        total_steps: steps of the whole cycle; or give the two that follow.
         epochs, steps_per_epoch: whose product it is.
         pct_start: share of the steps, from 0 to 1, in which the rate rises.
         anneal_strategy: "cos" or "linear".
@@ -79,7 +79,7 @@ class OneCycleLR(LRScheduler):
 
     counts_steps = True
 
-    def expect_room(self, steps: int) -> None:
+    def expect_steps_left(self, steps: int) -> None:
         """Raises ConfigError: the cycle ends before."""
         if self.last_epoch + steps > self.total_steps:
             raise ConfigError(

@@ -1,7 +1,8 @@
 """A schedule that waits for the loss: it lowers the rate when the loss no longer improves.
 
 After each epoch the schedule gets a number to watch and keeps the rates or lowers them. Besides the
-rates in force its state is four numbers, the best value so far among them. Read next: `../base.py`.
+rates in force its state is four numbers, the best value so far among them. Read next:
+`../optimizer.py`.
 """
 
 from __future__ import annotations
@@ -11,8 +12,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Literal, SupportsFloat
 
 from ooctrain.errors import ConfigError
-from ooctrain.optim.base import Optimizer
-from ooctrain.optim.schedules.base import LRScheduler
+from ooctrain.optim.optimizer import Optimizer
+from ooctrain.optim.schedules.scheduler import LRScheduler
 
 _COUNTED = ("last_epoch", "best", "cooldown_counter", "num_bad_epochs")
 
@@ -64,7 +65,7 @@ class ReduceLROnPlateau(LRScheduler):
 
         Args:
             metrics: what is watched, such as the loss on the test part; a value that is not a
-                number is no improvement.
+                number is not an improvement.
         """
         current, least = float(metrics), self._least_rates()
         better = self._is_better(current)

@@ -11,9 +11,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ooctrain.errors import ConfigError
-from ooctrain.optim.base import Optimizer
-from ooctrain.optim.schedules.base import LRScheduler
+from ooctrain.optim.optimizer import Optimizer
 from ooctrain.optim.schedules.plateau import ReduceLROnPlateau
+from ooctrain.optim.schedules.scheduler import LRScheduler
 
 
 class SequentialLR(LRScheduler):
@@ -77,13 +77,13 @@ class SequentialLR(LRScheduler):
         """Whether any of them counts training steps: the milestones then count them, too."""
         return any(schedule.counts_steps for schedule in self._schedulers)
 
-    def expect_room(self, steps: int) -> None:
+    def expect_steps_left(self, steps: int) -> None:
         """Raises ConfigError: the last one that is reached ends before."""
         schedule, passed = self._at(self.last_epoch + steps)
         if schedule is self._at(self.last_epoch)[0]:
-            schedule.expect_room(steps)
+            schedule.expect_steps_left(steps)
         else:
-            schedule.expect_room(passed - schedule.last_epoch)
+            schedule.expect_steps_left(passed - schedule.last_epoch)
 
     def step(self) -> None:
         if self.last_epoch + 1 in self._milestones:

@@ -25,7 +25,7 @@ from types import MappingProxyType
 
 from ooctrain.errors import ConfigError
 from ooctrain.layers.combine import Constant
-from ooctrain.layers.kernels.tables import TABLES
+from ooctrain.layers.kernels.device_tables import TABLES
 from ooctrain.layers.regions import Insert
 from ooctrain.rewrite.edit import with_calls
 from ooctrain.rewrite.tile.band_rows import BandPass, BandRows, Part, Source

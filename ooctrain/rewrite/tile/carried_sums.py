@@ -24,8 +24,8 @@ from ooctrain.layers.instance_norm import InstanceNormGradReduce, InstanceNormSt
 from ooctrain.layers.kernels.cpu.workspace import BLOCK_ROWS
 from ooctrain.layers.kernels.cuda.chunks import columns
 from ooctrain.layers.kernels.cuda.loss_space import loss_space_bytes
+from ooctrain.layers.kernels.device_tables import TABLES
 from ooctrain.layers.kernels.row_blocks import rows_of_block
-from ooctrain.layers.kernels.tables import TABLES
 from ooctrain.layers.losses import DIVISOR_PARTS, TotalLoss, number_of
 from ooctrain.layers.reduction import ChannelSum
 from ooctrain.step.op import Op, Spec, physical_shape, whole_lines

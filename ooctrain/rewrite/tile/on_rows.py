@@ -22,7 +22,7 @@ import numpy as np
 from ooctrain.layers.combine import Add
 from ooctrain.layers.kernels.cpu.table import CPU
 from ooctrain.layers.kernels.cuda.table import CUDA
-from ooctrain.layers.kernels.kernel_table import DriverTable
+from ooctrain.layers.kernels.kernel_table import KernelTable
 from ooctrain.layers.regions import Slice
 from ooctrain.rewrite.tile.halo import Span, with_rows
 from ooctrain.rewrite.tile.row_rules import AnyRead, RowPlace, RowRule, row_rule_of
@@ -119,7 +119,7 @@ class OnRows(Op):
         self._run(CUDA, launcher, ins, outs, workspace, scalars)
 
     def _scratch(
-        self, table: DriverTable, ins: Sequence[Spec], outs: Sequence[Spec], threads: int
+        self, table: KernelTable, ins: Sequence[Spec], outs: Sequence[Spec], threads: int
     ) -> int:
         if self.pieces:
             return self._in_pieces(ins).workspace_bytes(table, threads)
@@ -127,7 +127,7 @@ class OnRows(Op):
         return table.workspace_bytes(self.op, *inner, threads)
 
     def _run(
-        self, table: DriverTable, workers: Any, ins: Sequence[Any], outs: Sequence[Any],
+        self, table: KernelTable, workers: Any, ins: Sequence[Any], outs: Sequence[Any],
         workspace: Any, scalars: Scalars,
     ) -> None:  # fmt: skip
         around, own = ins[len(self.views) :], outs
@@ -284,7 +284,7 @@ class InPieces:
         """Bytes read and written besides those of the operation."""
         return self._cost(self.runs())
 
-    def workspace_bytes(self, table: DriverTable, threads: int) -> int:
+    def workspace_bytes(self, table: KernelTable, threads: int) -> int:
         """Scratch of the kernels, rows that are copied, and a part of a sum."""
         runs, outs = self.runs(), self.outs
         partial = sum(whole_lines(spec.nbytes) for spec in outs) if self.reduces else 0
@@ -295,7 +295,7 @@ class InPieces:
         )
 
     def compute(
-        self, table: DriverTable, workers: Any, ins: Sequence[Sequence[Any]], outs: Sequence[Any],
+        self, table: KernelTable, workers: Any, ins: Sequence[Sequence[Any]], outs: Sequence[Any],
         workspace: Any, scalars: Scalars,
     ) -> None:  # fmt: skip
         """Writes `outs`, physical arrays, from the pieces of each input."""
@@ -368,7 +368,7 @@ class InPieces:
         sums = 3 * (len(runs) - 1) * sum(s.nbytes for s in self.outs) if self.reduces else 0
         return sums + sum(2 * size for run in runs for size in self._copies(run))
 
-    def _scratch(self, run: RowRun, table: DriverTable, threads: int) -> int:
+    def _scratch(self, run: RowRun, table: KernelTable, threads: int) -> int:
         ins = [
             spec if span is None else _of_rows(spec, span)
             for spec, span in zip(self.ins, run.reads, strict=True)
@@ -404,7 +404,7 @@ def _runs(pieces: InPieces) -> tuple[RowRun, ...]:
     return pieces._apart_or_at_once()
 
 
-def _rows(table: DriverTable, workers: Any, parts: Sequence[Any], span: Span, space: _Space) -> Any:
+def _rows(table: KernelTable, workers: Any, parts: Sequence[Any], span: Span, space: _Space) -> Any:
     """Rows of an input: a view of one piece, or a copy of what lies in several."""
     overlaps = _overlaps(tuple(part.shape[1] for part in parts), span)
     views = [parts[i][:, lo:hi] for i, lo, hi in overlaps]
@@ -442,7 +442,7 @@ def _of_rows(spec: Spec, rows: Span) -> Spec:
     return Spec(with_rows(spec.shape, rows.extent), spec.dtype)
 
 
-def copy_rows(table: DriverTable, workers: Any, rows: Any, place: Any) -> None:
+def copy_rows(table: KernelTable, workers: Any, rows: Any, place: Any) -> None:
     """place = rows, by the kernel that takes blocks out of a tensor."""
     n, h, w, c = rows.shape
     block = Slice((n, c, h, w), (0, 0, 0, 0), (n, c, h, w))

@@ -16,7 +16,7 @@ from numbers import Integral
 from typing import Literal
 
 from ooctrain.errors import ConfigError
-from ooctrain.layers.kernels.tables import TABLES
+from ooctrain.layers.kernels.device_tables import TABLES
 from ooctrain.layers.losses import (
     ClassLossGrad,
     ClassWeights,

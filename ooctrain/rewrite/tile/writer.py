@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 
 from ooctrain.layers.combine import Add, Constant
-from ooctrain.layers.kernels.tables import TABLES
+from ooctrain.layers.kernels.device_tables import TABLES
 from ooctrain.layers.regions import Insert, InsertAdd
 from ooctrain.rewrite.tile.halo import Read, Span, chain_reads, whole_reads
 from ooctrain.rewrite.tile.segment import Segment

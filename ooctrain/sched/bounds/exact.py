@@ -81,7 +81,7 @@ class _Search:
         if any(variable.persistent for variable in trace.variables):
             raise ConfigError(
                 "the exact search takes no persistent values",
-                fix="a chain, such as oc.chain(...) makes",
+                fix="a step of inputs, activations and gradients alone",
             )
         self.trace, self.budget_bytes = trace, budget_bytes
         self.duplex, self.recompute, self.partial = duplex, recompute, partial

@@ -1,10 +1,10 @@
 """How the search is compiled: on first use, cached on disk in a folder named by these sources.
 
-The cache works as in `layers/kernels/cpu/runtime/jit.py`, which says why Numba's own cache is not
-enough. What a search finds comes back to Python as named tuples. To put one together Numba calls
-Python, and does not look whether that raised: a KeyboardInterrupt that had waited for the search
-ended the process by a segmentation fault. So signals wait until all is put together. Read next:
-`tables.py`.
+The cache works as in `layers/kernels/cpu/runtime/kernel_jit.py`, which says why Numba's own cache
+is not enough. What a search finds comes back to Python as named tuples. To put one together Numba
+calls Python, and does not look whether that raised: a KeyboardInterrupt that had waited for the
+search ended the process by a segmentation fault. So signals wait until all is put together. Read
+next: `tables.py`.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ import numba
 import numpy as np
 from numba.core.registry import CPUDispatcher
 
-from ooctrain.layers.kernels.cpu.runtime.jit import (
+from ooctrain.layers.kernels.cpu.runtime.kernel_jit import (
     cache_folder,
     is_off,
     kept_in,

@@ -1,4 +1,4 @@
-"""Bands of a chain of layers as lists of rows that a student writes, counted.
+"""Bands of a chain of layers, written by a student as lists of rows, counted.
 
 For each band and each tensor of a chain there are three numbers: rows [lo, hi) are computed in this
 band, and of the rows then present those from `keep` on stay for the next one. The rows and their
@@ -47,7 +47,7 @@ class BandedChain:
     Args:
         layers: first one first.
         cuts: 0, rows, and the height of the input.
-        row_bytes: of each tensor, the input first.
+        row_bytes: size of a row of each tensor, the input first.
     """
 
     layers: tuple[LayerRows, ...]

@@ -171,8 +171,8 @@ def allowed_errors(
     """For each variable of the untiled trace how far the tiled step's may lie from it.
 
     Args:
-        values: of all variables of the untiled step, by name.
-        scalars: of the step.
+        values: values of all variables of the untiled step, by name.
+        scalars: scalars of the step.
     """
     sums, found = resummed(trace, tilings), dict.fromkeys(trace.initial, BITS)
     for call in trace.calls:
@@ -268,8 +268,8 @@ class TiledRow:
         promise: "bits", equal to the untiled one; "bound", near it; "definition", near it where
             both steps are run by definition, in float64.
         error: the largest difference of an element.
-        bound: of the element at `place`.
-        place: of the element that is nearest to its bound.
+        bound: bound of the element at `place`.
+        place: place of the element that is nearest to its bound.
         expected, got: that element, untiled and tiled.
     """
 
@@ -329,7 +329,7 @@ def check_tiled(
             the model want (`nn.Sequential.tiled`).
         conv_algorithm: "direct" and "im2col" are compared to the bit; "winograd2" and "winograd4",
             which round otherwise in each tile, by definition.
-        seed: of weights, images and the gradient of the output, all random.
+        seed: seed of weights, images and the gradient of the output, all random.
 
     Raises:
         TiledFailure: a result is not what is promised.
@@ -384,7 +384,7 @@ def _row(name: str, allowed: Allowed, expected: np.ndarray, got: np.ndarray) -> 
 def _worst(
     name: str, promise: Promise, bound: np.ndarray, expected: np.ndarray, got: np.ndarray
 ) -> TiledRow:
-    """The row of a result, at the element whose error is largest beside its bound."""
+    """The row of a result, at the element whose error is largest relative to its bound."""
     error = np.abs(got.astype("float64") - expected)
     over = np.where(error > bound, np.inf, 0) + np.divide(
         error, bound, out=np.zeros_like(error), where=bound > 0

@@ -16,7 +16,7 @@ from ooctrain.errors import ConfigError, ShapeError
 from ooctrain.layers.conv2d import CUDA_ALGORITHMS, Conv2d, ConvShape, Geometry, choose_algorithm
 from ooctrain.layers.conv_transpose import ConvTranspose2d
 from ooctrain.layers.kernels.cuda.chunks import MOST_BLOCKS, WAVE_BLOCKS
-from ooctrain.layers.kernels.cuda.conv import conv_plan
+from ooctrain.layers.kernels.cuda.conv import conv_blocking
 from ooctrain.layers.kernels.cuda.conv.tensor_core import AMPERE
 from ooctrain.layers.kernels.cuda.table import CUDA
 from ooctrain.step.op import Op, Spec, to_logical, to_physical
@@ -114,7 +114,7 @@ def test_few_channels_are_left_to_tensor_cores(few):
 @pytest.mark.parametrize("algorithm", quick(["implicit_gemm", "naive"], 1))
 def test_splits_are_summed_in_order_so_that_bits_repeat(algorithm):
     shape = SHAPES["several splits"]
-    assert conv_plan.splits(shape) > 1
+    assert conv_blocking.splits(shape) > 1
     *_, (op, inputs) = parts(shape, algorithm, draw(shape, integers=False))
     np.testing.assert_array_equal(run(op, inputs, 1), run(op, inputs, -1))
 
@@ -147,8 +147,8 @@ def test_errors_name_what_is_wrong():
 
 def test_no_split_is_empty_and_together_they_cover_the_pixels():
     for shape in (*SHAPES.values(), ConvShape(32, 512, 7, 7, 512, 3, 3, padding=(1, 1, 1, 1))):
-        pixels = conv_plan.grad_weight(shape)[2]
-        splits = conv_plan.splits(shape)
+        pixels = conv_blocking.grad_weight(shape)[2]
+        splits = conv_blocking.splits(shape)
         assert (splits - 1) * pixels.per_split < pixels.total <= splits * pixels.per_split
 
 
@@ -164,8 +164,10 @@ def test_splits_leave_no_wave_of_blocks_half_empty(conv):
     """288 blocks on a GPU that holds 264 take as long as 528: an H200 reached half its speed."""
     n, channels, side, filters, kernel = conv
     shape = ConvShape(n, channels, side, side, filters, kernel, kernel, padding=(kernel // 2,) * 4)
-    tiles = -(-filters // conv_plan.TILE_ROWS) * -(-channels * kernel**2 // conv_plan.TILE_COLUMNS)
-    waves = conv_plan.splits(shape) * tiles / WAVE_BLOCKS
+    tiles = -(-filters // conv_blocking.TILE_ROWS) * -(
+        -channels * kernel**2 // conv_blocking.TILE_COLUMNS
+    )
+    waves = conv_blocking.splits(shape) * tiles / WAVE_BLOCKS
     assert waves / math.ceil(waves) > 0.8
 
 
@@ -173,6 +175,6 @@ def test_splits_leave_no_wave_of_blocks_half_empty(conv):
 def test_splits_keep_their_scratch_small(images, channels, filters):
     shape = ConvShape(images, channels, 14, 14, filters, 3, 3, padding=(1, 1, 1, 1))
     weights_bytes = filters * channels * 9 * 4
-    tile_bytes = 4 * conv_plan.TILE_ROWS * conv_plan.TILE_COLUMNS
+    tile_bytes = 4 * conv_blocking.TILE_ROWS * conv_blocking.TILE_COLUMNS
     least = MOST_BLOCKS * tile_bytes
-    assert conv_plan.splits(shape) * weights_bytes <= max(weights_bytes, least)
+    assert conv_blocking.splits(shape) * weights_bytes <= max(weights_bytes, least)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from ooctrain.layers.conv2d import ConvShape
-from ooctrain.layers.kernels.cuda.conv import conv_plan
+from ooctrain.layers.kernels.cuda.conv import conv_blocking
 from ooctrain.layers.kernels.cuda.conv.conv_address import (
     OUTSIDE,
     filter_offset,
@@ -62,7 +62,7 @@ def test_the_last_pixels_of_a_huge_image():
     asked = [pixels - 1, pixels - 20481, pixels // 2, pixels // 2 - 1, 20479, 0]
     terms = [9 * 64 - 1, 5, 4 * 64 + 63, 0, 8 * 64, 4 * 64]
     wanted = [expected(HUGE, p, t) for p, t in zip(asked, terms, strict=True)]
-    assert computed(conv_plan.forward(HUGE), asked, terms) == wanted
+    assert computed(conv_blocking.forward(HUGE), asked, terms) == wanted
     assert max(w[2] for w in wanted) > 2**35
 
 
@@ -71,12 +71,12 @@ def test_every_pixel_and_term_of_an_awkward_shape():
     pairs = [(p, t) for p in range(total) for t in range(depth)]
     pixels, terms = zip(*pairs, strict=True)
     wanted = [expected(STRIDED, p, t) for p, t in pairs]
-    assert computed(conv_plan.forward(STRIDED), pixels, terms) == wanted
+    assert computed(conv_blocking.forward(STRIDED), pixels, terms) == wanted
 
 
 def test_the_phases_of_the_gradient_cover_every_pixel_once():
     written = np.zeros(STRIDED.n * STRIDED.h * STRIDED.w, int)
-    for correlation in conv_plan.grad_input(STRIDED):
+    for correlation in conv_blocking.grad_input(STRIDED):
         pixels = range(correlation.target.pixels)
         if correlation.depth:
             offsets = [row[2] for row in computed(correlation, pixels, [0] * len(pixels))]

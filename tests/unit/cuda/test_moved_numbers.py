@@ -12,12 +12,12 @@ from doubles.ptx_memory import GlobalMemory
 from doubles.ptx_text import entries
 from support.ptx_facts import read_ptx
 
-from ooctrain.layers.kernels.cuda import dropout, optimizers
+from ooctrain.layers.kernels.cuda import dropout, update
 from ooctrain.layers.kernels.cuda.runtime.packing import layout_of, moved, with_numbers_in_memory
 from ooctrain.layers.kernels.cuda.runtime.shim import why_no_ptx
 
 pytestmark = pytest.mark.skipif(bool(why_no_ptx()), reason=why_no_ptx())
-KERNELS = (optimizers._sgd_plain, optimizers._sgd, optimizers._adam, optimizers._rmsprop,
+KERNELS = (update._sgd_plain, update._sgd, update._adam, update._rmsprop,
            dropout._dropout)  # fmt: skip
 
 
@@ -27,7 +27,7 @@ def words_of(array):
 
 def test_a_number_in_memory_gives_the_same_bits():
     """SGD without momentum: a learning rate of 0.3 as an argument, and as a cell of memory."""
-    kernel, rng = optimizers._sgd_plain, np.random.default_rng(0)
+    kernel, rng = update._sgd_plain, np.random.default_rng(0)
     w, g = rng.standard_normal((2, 1000)).astype(np.float32)
     out, found = np.zeros((2, 1000), np.float32)
     cell = np.array([0.3, 99.0], np.float32)

@@ -7,7 +7,7 @@ import pytest
 from support.ptx_facts import assemble, check_ptx, why_no_assembler
 from support.quick import quick
 
-from ooctrain.layers.kernels.cuda import clipping, optimizers
+from ooctrain.layers.kernels.cuda import clipping, update
 from ooctrain.layers.kernels.cuda.runtime.shim import Kernel, why_no_ptx
 from ooctrain.layers.update import (
     AdamUpdate,
@@ -147,7 +147,7 @@ def test_scale_by(size):
 @pytest.mark.parametrize("capability", [(7, 5), (9, 0)])
 def test_ptx(capability):
     """No float64, nothing spilled; loads of 16 bytes."""
-    kernels = [v for v in (*vars(optimizers).values(), *vars(clipping).values())
+    kernels = [v for v in (*vars(update).values(), *vars(clipping).values())
                if isinstance(v, Kernel)]  # fmt: skip
     for compiled in kernels:
         facts = check_ptx(compiled, capability)
@@ -155,7 +155,7 @@ def test_ptx(capability):
             made = assemble(facts)
             assert made.spill_bytes == 0
             assert made.registers <= 42, "six blocks of 256 threads fit a multiprocessor"
-    assert check_ptx(optimizers._sgd, capability).count("ld.global.v4") % 3 == 0
-    adam = check_ptx(optimizers._adam, capability)
+    assert check_ptx(update._sgd, capability).count("ld.global.v4") % 3 == 0
+    adam = check_ptx(update._adam, capability)
     assert adam.count("ld.global.v4") % 4 == 0
     assert adam.count("sqrt.rn.f32") >= 4, "the root is rounded correctly, as on the cpu"

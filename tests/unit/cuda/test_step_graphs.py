@@ -129,12 +129,12 @@ network = lambda: (oc.manual_seed(0), nn.Sequential(nn.Flatten(), nn.Linear(192,
 told["walked"] = trained("driver", make, BATCHES[:3])
 told["maps"] = trained("graph", make, BATCHES[:3], allocator="passthrough")
 from dataclasses import replace
-from ooctrain.layers.kernels.cuda import optimizers
-optimizers._sgd_plain = replace(optimizers._sgd_plain, changing=())
+from ooctrain.layers.kernels.cuda import update
+update._sgd_plain = replace(update._sgd_plain, changing=())
 told["says nothing"] = trained("graph", make, BATCHES[:3])
 """, tmp_path)  # fmt: skip
     assert "[OOC-154] a step maps memory" in found["maps"]["refusal"]
-    assert "sgd: optimizers._sgd_plain" in found["says nothing"]["refusal"]
+    assert "sgd: update._sgd_plain" in found["says nothing"]["refusal"]
     for case in found.values():
         assert not case["recorded"]
         assert case["graphs"] == 0

@@ -27,7 +27,7 @@ from support.traffic import (
 )
 
 from benchmarks import bench_traffic
-from ooctrain.layers.kernels.cuda import batch_norm, dropout, elementwise, layout, optimizers
+from ooctrain.layers.kernels.cuda import batch_norm, dropout, elementwise, layout, update
 from ooctrain.layers.kernels.cuda.runtime.shim import cuda, kernel, why_no_ptx
 
 pytestmark = pytest.mark.skipif(bool(why_no_ptx()), reason=why_no_ptx())
@@ -90,7 +90,7 @@ def test_what_instructions_allow():
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "straight", [elementwise._relu, elementwise._add, dropout._dropout, optimizers._sgd]
+    "straight", [elementwise._relu, elementwise._add, dropout._dropout, update._sgd]
 )
 def test_what_is_counted_is_about_what_the_machine_code_has(straight):
     """In kernels without loops and divisions of 64 bits: as many as nvJitLink makes, to 5 %."""
@@ -108,7 +108,7 @@ def test_the_machine_code_is_as_wide_as_the_text(capability):
     """(kernel, loads of 16 bytes, stores): nvJitLink has cut none."""
     for wide, loads, stores in (
         (elementwise._relu, 2, 2), (elementwise._add, 4, 2), (batch_norm._apply, 6, 2),
-        (optimizers._sgd, 6, 4), (layout._copy_quads, 4, 4), (dropout._dropout, 1, 1),
+        (update._sgd, 6, 4), (layout._copy_quads, 4, 4), (dropout._dropout, 1, 1),
     ):  # fmt: skip
         if reason := why_no_machine_code(wide, capability):
             pytest.skip(reason)

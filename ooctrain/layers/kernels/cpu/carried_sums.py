@@ -20,7 +20,7 @@ from ooctrain.layers.instance_norm import InstanceNormGradReduce, InstanceNormSt
 from ooctrain.layers.kernels.cpu import batch_norm, elementwise
 from ooctrain.layers.kernels.cpu.chunks import chunk_count, flat, reduction_chunk
 from ooctrain.layers.kernels.cpu.losses import combine, valid_rows, weight_of_labels
-from ooctrain.layers.kernels.cpu.runtime.jit import kernel
+from ooctrain.layers.kernels.cpu.runtime.kernel_jit import kernel
 from ooctrain.layers.kernels.cpu.runtime.pool import ThreadPool
 from ooctrain.layers.kernels.cpu.simd.simd import VL, vsum
 from ooctrain.layers.kernels.cpu.simd.simd_memory import vload

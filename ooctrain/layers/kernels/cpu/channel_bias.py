@@ -10,7 +10,7 @@ from __future__ import annotations
 import numpy as np
 
 from ooctrain.layers.kernels.cpu.chunks import row_chunk
-from ooctrain.layers.kernels.cpu.runtime.jit import kernel
+from ooctrain.layers.kernels.cpu.runtime.kernel_jit import kernel
 from ooctrain.layers.kernels.cpu.runtime.pool import ThreadPool
 from ooctrain.layers.kernels.cpu.simd.simd import VL
 from ooctrain.layers.kernels.cpu.simd.simd_memory import vload_upto, vstore_upto

@@ -11,7 +11,7 @@ import numba
 import numpy as np
 
 from ooctrain.layers.kernels.cpu.chunks import image_sizes, row_chunk
-from ooctrain.layers.kernels.cpu.runtime.jit import kernel
+from ooctrain.layers.kernels.cpu.runtime.kernel_jit import kernel
 from ooctrain.layers.kernels.cpu.runtime.pool import ThreadPool
 from ooctrain.layers.pooling import PoolGeometry
 

@@ -13,7 +13,7 @@ import numpy as np
 
 from ooctrain.layers.dropout import GOLDEN, MIX_1, MIX_2, S27, S30, S31, S32, Dropout
 from ooctrain.layers.kernels.cpu.chunks import row_chunk
-from ooctrain.layers.kernels.cpu.runtime.jit import kernel
+from ooctrain.layers.kernels.cpu.runtime.kernel_jit import kernel
 from ooctrain.layers.kernels.cpu.runtime.pool import ThreadPool
 
 Array = np.ndarray
@@ -43,7 +43,7 @@ def dropout(pool: ThreadPool, x: Array, y: Array, op: Dropout, key: int) -> None
 
     Args:
         x: (N, H, W, C), or (N, C).
-        key: of the call in this step; re-runs and tiles have that of the original call.
+        key: key of the call in this step; re-runs and tiles have that of the original call.
     """
     x4, y4 = (a if a.ndim == 4 else a.reshape((a.shape[0], 1, 1, -1), copy=False) for a in (x, y))
     n, h, w, c = x4.shape

@@ -26,7 +26,7 @@ from ooctrain.layers.kernels.cpu.partials import (
     first_of_block,
     pixels_of_block,
 )
-from ooctrain.layers.kernels.cpu.runtime.jit import kernel
+from ooctrain.layers.kernels.cpu.runtime.kernel_jit import kernel
 from ooctrain.layers.kernels.cpu.runtime.pool import ThreadPool
 from ooctrain.layers.kernels.cpu.simd.simd import VL, vmax, vselect_gt, vsplat
 from ooctrain.layers.kernels.cpu.simd.simd_memory import (

@@ -1,8 +1,9 @@
-"""The functions of `layers/function.py` and `layers/losses.py`, and their gradients.
+"""Elementwise functions on the cpu: the arithmetic of `layers/function.py`, a vector at a time.
 
-Arrays are as in `elementwise.py`. The functions differ only in their arithmetic, which the
-definition states, so one kernel serves them all: a number selects the function and is tested once
-for each vector. Read next: `simd/simd_math.py`, where the exponential and the error function are.
+Arrays are as in `elementwise.py`. The functions of the table, with the losses of values
+(`layers/losses.py`), differ only in their arithmetic, which the definition states, so one kernel
+serves them all: a number selects the function and is tested once for each vector. Read next:
+`simd/simd_math.py`, where the exponential and the error function are.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ import numpy as np
 
 from ooctrain.layers.function import TANH_CUBE, TANH_SCALE, Elementwise, ElementwiseGrad
 from ooctrain.layers.kernels.cpu.chunks import element_chunk
-from ooctrain.layers.kernels.cpu.runtime.jit import kernel
+from ooctrain.layers.kernels.cpu.runtime.kernel_jit import kernel
 from ooctrain.layers.kernels.cpu.runtime.pool import ThreadPool
 from ooctrain.layers.kernels.cpu.simd.simd import VL, vabs, vmax, vmin, vselect_gt, vsplat
 from ooctrain.layers.kernels.cpu.simd.simd_math import verf, vexp, vlog1p, vsigmoid, vtanh
@@ -185,11 +186,7 @@ def value_loss_grad(
     pool.run(_loss_grad, x.size, element_chunk(x.size, WORK), x, target, dy, dx, *which)
 
 
-# Leaky ReLU, tanh and sigmoid, and their gradients, which need only the output.
-#
-# Arrays are as in `elementwise.py`. Kernels are compiled when their module is imported, so those
-# that most networks do not need live in a module of their own.
-
+# Leaky ReLU, tanh and sigmoid, whose gradients need only the output.
 
 #: Time of a kernel with an exponential relative to a copy.
 EXP_WORK = 4

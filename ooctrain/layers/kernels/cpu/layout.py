@@ -1,4 +1,4 @@
-"""Moving blocks: slices, inserts, concatenation, zero padding, layout changes.
+"""Blocks of an array moved elsewhere on the cpu: slices, inserts, padding, changes of layout.
 
 Arrays are NHWC. Slice, insert and concat are one kernel, which copies a block of rows between two
 arrays with different strides. A concat interleaves its inputs pixel by pixel, two at a time.
@@ -18,7 +18,7 @@ from ooctrain.layers.combine import Concat
 from ooctrain.layers.kernels.cpu import elementwise
 from ooctrain.layers.kernels.cpu.chunks import past_caches, row_chunk
 from ooctrain.layers.kernels.cpu.runtime.copy import copy_unless_same
-from ooctrain.layers.kernels.cpu.runtime.jit import inner, kernel
+from ooctrain.layers.kernels.cpu.runtime.kernel_jit import inner, kernel
 from ooctrain.layers.kernels.cpu.runtime.pool import ThreadPool
 from ooctrain.layers.kernels.cpu.simd.simd import VL, vsplat
 from ooctrain.layers.kernels.cpu.simd.simd_memory import (
@@ -259,12 +259,9 @@ def _gaps_past_caches(dst: Array, c0: int, run: int) -> bool:
     return run < channels and (c0 | run | channels) % LINE_FLOATS == 0 and past_caches(dst)
 
 
-# Slices, inserts, concatenation and reshapes of arrays of any type and number of axes.
-#
-# From physical arrays and logical starts these functions make a part, or a whole with a part
-# replaced. The kernels of `layout.py` take (N, H, W, C) float32, and an (N, C) array is a special
-# case of that. All other arrays, such as labels, are small, so NumPy's own copy suffices.
-
+# The same for arrays of any type and number of axes, from physical arrays and logical starts. The
+# kernels above take (N, H, W, C) float32, and an (N, C) array is a special case of that. All other
+# arrays, such as labels, are small, so NumPy's own copy suffices.
 
 Arrays = Sequence[Array]
 Index = tuple[int, ...]

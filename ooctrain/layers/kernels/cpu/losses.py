@@ -1,10 +1,10 @@
-"""Losses over rows: softmax cross-entropy, mean squared error, absolute error, and their gradients.
+"""Losses on the cpu: one pass over each row of logits, one number kept for the gradient.
 
 Inputs are logits (rows, classes) and labels (per pixel: rows = N * H * W), or prediction and
 target; results are one loss per row, their sum or mean, and gradients. The forward kernel stores
 the log-sum-exp of each row instead of probabilities, so that forward reads the logits once and the
 gradient is (exp(logit - lse) - onehot) * scale. Sums are float64 partials per chunk, combined in
-chunk order. Read next: `optimizers.py`.
+chunk order. Read next: `functions.py`, the losses of values; `update.py`.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from ooctrain.layers.kernels.cpu.chunks import (
     reduction_chunk,
     row_chunk,
 )
-from ooctrain.layers.kernels.cpu.runtime.jit import kernel
+from ooctrain.layers.kernels.cpu.runtime.kernel_jit import kernel
 from ooctrain.layers.kernels.cpu.runtime.pool import ThreadPool
 from ooctrain.layers.kernels.cpu.simd.simd import (
     VL,
@@ -257,10 +257,8 @@ def _reduce(pool, range_kernel, arrays, out, factor, workspace) -> None:
     combine(partials, chunk_count(elements, chunk), factor, flat(out))
 
 
-# Negative log-likelihood: one element of each row, and its gradient.
-#
-# Inputs are an array (rows, classes), labels and a weight for each class; the result is a loss for
-# each row, or a gradient. A row costs one load, so plain loops suffice.
+# Negative log-likelihood: from (rows, classes), labels and a weight for each class, a loss for each
+# row, or its gradient. A row costs one load, so plain loops suffice.
 
 
 @kernel("void(f4[::1], i8[::1], f4[::1], f4[::1], i8, i8, i8, i8)")
@@ -298,12 +296,9 @@ def likelihood_grad(
     pool.run(_likelihood_grad, labels.size, chunk, labels, weights, dy, dx, ignore_index)
 
 
-# Cross-entropy with class weights and label smoothing, and losses that are not summed up.
-#
-# Inputs are logits (rows, classes), labels and a weight for each class, or prediction and target;
-# results are one loss per row or element, and gradients. `losses.py` computes for each row the
-# log-sum-exp and the loss of the label; given these, weights and smoothing need only one more pass
-# over the row. Few trainings use them, so these are plain loops.
+# Cross-entropy with class weights and label smoothing, and losses that are not summed up. Given a
+# row's log-sum-exp and the loss of its label, weights and smoothing need only one more pass over
+# the row. Few trainings use them, so these are plain loops.
 
 
 @kernel("void(f4[::1], i8, i8[::1], f4[::1], f4[::1], f4[::1], f4, i8, i8, i8, i8)")

@@ -1,10 +1,10 @@
 """The three products of a linear layer on the CPU.
 
 Arrays are C-contiguous float32: x (N, I), w (O, I), bias (O,) or None; the workspace has exactly
-`conv_plan.linear_workspace_bytes`. Every element of y (N, O), dx (N, I) or dw (O, I) is written. A
-linear layer is a 1x1 convolution on N images of one pixel, with the same memory layout, so the
-direct kernels serve it. They read x in place and, with few rows, pack each panel of weights just
-before its use. Read next: `conv/conv_direct.py`.
+`conv_workspace.linear_workspace_bytes`. Every element of y (N, O), dx (N, I) or dw (O, I) is
+written. A linear layer is a 1x1 convolution on N images of one pixel, with the same memory layout,
+so the direct kernels serve it. They read x in place and, with few rows, pack each panel of weights
+just before its use. Read next: `conv/conv_direct.py`.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from __future__ import annotations
 import numpy as np
 
 from ooctrain.layers.kernels.cpu.conv import conv_direct
-from ooctrain.layers.kernels.cpu.conv.conv_plan import linear_shape
+from ooctrain.layers.kernels.cpu.conv.conv_workspace import linear_shape
 from ooctrain.layers.kernels.cpu.runtime.pool import ThreadPool
 
 

@@ -13,7 +13,7 @@ import numpy as np
 
 from ooctrain.layers.kernels.cpu.chunks import SMALL_ELEMENTS
 from ooctrain.layers.kernels.cpu.runtime.entry import array_at
-from ooctrain.layers.kernels.cpu.runtime.jit import inner, kernel
+from ooctrain.layers.kernels.cpu.runtime.kernel_jit import inner, kernel
 from ooctrain.layers.kernels.cpu.runtime.pool import ThreadPool
 from ooctrain.layers.kernels.cpu.simd.simd import VL
 from ooctrain.layers.kernels.cpu.simd.simd_memory import address_of, vload, vstore
@@ -43,7 +43,7 @@ def add_parts(pool: ThreadPool, space: np.ndarray, p: Any, total: np.ndarray) ->
 
     Args:
         space: the workspace as float32.
-        p: the numbers of a plan: `parts` arrays from `partials_at` on, `partial_stride` apart.
+        p: the numbers of a blocking: `parts` arrays from `partials_at` on, `partial_stride` apart.
         total: float32, flat.
     """
     if p.parts > 1:

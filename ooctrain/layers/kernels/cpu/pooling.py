@@ -17,7 +17,7 @@ import numba
 import numpy as np
 
 from ooctrain.layers.kernels.cpu.chunks import image_sizes, row_chunk
-from ooctrain.layers.kernels.cpu.runtime.jit import kernel
+from ooctrain.layers.kernels.cpu.runtime.kernel_jit import kernel
 from ooctrain.layers.kernels.cpu.runtime.pool import ThreadPool
 from ooctrain.layers.kernels.cpu.simd.simd import VL, vfma, vselect_eq, vselect_wins, vsplat
 from ooctrain.layers.kernels.cpu.simd.simd_memory import (

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from ooctrain.layers.kernels.cpu.chunks import chunk_count, element_chunk, row_chunk
-from ooctrain.layers.kernels.cpu.runtime.jit import kernel
+from ooctrain.layers.kernels.cpu.runtime.kernel_jit import kernel
 from ooctrain.layers.kernels.cpu.runtime.pool import ThreadPool
 from ooctrain.layers.kernels.cpu.simd.simd import VL, vsplat, vsum
 from ooctrain.layers.kernels.cpu.simd.simd_memory import vload_upto, vstore_upto

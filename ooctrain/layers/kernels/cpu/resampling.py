@@ -1,8 +1,9 @@
-"""Enlarging (or reducing) NHWC images: nearest pixel and bilinear, and their gradients.
+"""Images whose pixels come from other places, on the cpu: enlarged, reduced, or mirrored.
 
-x is (N, H, W, C), y (N, OH, OW, C). The index of an output pixel determines, by a few operations,
-which pixels it reads and with what weights, so there are no tables. Gradients gather over all
-outputs that may read an input, with weight 0 for those that do not. Read next: `losses.py`.
+Arrays are NHWC. The index of an output pixel determines, by a few operations, which pixels it reads
+and with what weights, so there are no tables. Gradients *gather* over all outputs that may read an
+input, with weight 0 for those that do not, so no two threads write the same row. Read next:
+`losses.py`.
 """
 
 from __future__ import annotations
@@ -12,10 +13,12 @@ import math
 import numpy as np
 
 from ooctrain.layers.kernels.cpu.chunks import image_sizes, row_chunk
-from ooctrain.layers.kernels.cpu.runtime.jit import inner, kernel
+from ooctrain.layers.kernels.cpu.runtime.kernel_jit import inner, kernel
 from ooctrain.layers.kernels.cpu.runtime.pool import ThreadPool
 from ooctrain.layers.kernels.cpu.simd.simd import VL, vfma, vsplat
 from ooctrain.layers.kernels.cpu.simd.simd_memory import vload_upto, vstore_upto
+
+# Enlarging or reducing x (N, H, W, C) to y (N, OH, OW, C): nearest pixel, or bilinear.
 
 #: First row of x, rows of all x, first row of y, rows of all y; (): x and y are whole.
 Place = tuple[int, ...]
@@ -157,7 +160,7 @@ def upsample(
         mode: "nearest" or "bilinear".
         corners: whether the centres of the corner pixels of x and y coincide (torch's
             `align_corners`); else the borders of the images do.
-        place: of rows of larger images; see `layers/resampling.py`.
+        place: where rows of larger images lie; see `layers/resampling.py`.
     """
     whole = place or (0, x.shape[1], 0, y.shape[1])
     if mode == "nearest":
@@ -183,12 +186,8 @@ def _run(pool, function, source, target, rows_of, *settings) -> None:
     pool.run(function, rows, chunk, source, target, *settings)
 
 
-# Reflection padding on NHWC and its gradient.
-#
-# The image x (N, H, W, C) gets borders in which it is mirrored at its outermost pixels. The
-# gradient *gathers*: an input row sums the output rows that are copies of it, at most three, in
-# ascending order, so no two threads write the same row.
-
+# Reflection padding: borders in which an image is mirrored at its outermost pixels. In the gradient
+# an input row sums the output rows that are copies of it, at most three, in ascending order.
 
 Sides = tuple[int, int, int, int]
 

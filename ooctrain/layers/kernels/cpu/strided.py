@@ -14,7 +14,7 @@ import numpy as np
 
 from ooctrain.layers.arithmetic import Arithmetic
 from ooctrain.layers.kernels.cpu.chunks import THREE_ARRAYS, element_chunk
-from ooctrain.layers.kernels.cpu.runtime.jit import inner, kernel
+from ooctrain.layers.kernels.cpu.runtime.kernel_jit import inner, kernel
 from ooctrain.layers.kernels.cpu.runtime.pool import ThreadPool
 from ooctrain.layers.kernels.cpu.simd.simd import VL, vsplat
 from ooctrain.layers.kernels.cpu.simd.simd_memory import vload_upto, vstore_upto

@@ -1,8 +1,8 @@
-"""Numbers that plans and kernels share; pure Python, independent of the instruction set.
+"""How work on the cpu is cut up: numbers that blockings share with kernels, on any instruction set.
 
-Memory layouts (panels of 32 columns, rows of tables) are the same for every instruction set. A plan
-made on one machine therefore gives the workspace of any other with as many threads. Read next:
-`conv/conv_plan.py`.
+Memory layouts (panels of 32 columns, rows of tables) are the same for every instruction set. A
+blocking made on one machine therefore gives the workspace of any other with as many threads. Pure
+Python. Read next: `conv/conv_workspace.py`.
 """
 
 from __future__ import annotations
@@ -61,18 +61,16 @@ def cut_blocks(images: int, rows: int, columns: int, target: int) -> tuple[int, 
     return (1, size) if unit == columns and most == rows else (size, rows)
 
 
-# What the plans of all convolution algorithms have in common.
-#
-# A kernel gets everything it must know as one tuple of integers (`numbers`, a NamedTuple, so that
-# it reads `p.out_h`) and one block of memory, so its signature is the same for every shape. The
-# block is the workspace, seen as float32 and as int64. No Numba here.
-
+# What the blockings of all convolution algorithms have in common. A kernel gets everything it must
+# know as one tuple of integers (`numbers`, a NamedTuple, so that it reads `p.out_h`) and one block
+# of memory, so its signature is the same for every shape. The block is the workspace, seen as
+# float32 and as int64.
 
 Numbers = TypeVar("Numbers", bound=tuple)
 
 
 @dataclass(frozen=True, slots=True)
-class KernelPlan(Generic[Numbers]):
+class KernelBlocking(Generic[Numbers]):
     """How one part of a convolution is cut up.
 
     Args:
@@ -86,11 +84,11 @@ class KernelPlan(Generic[Numbers]):
     tables: tuple[int, ...] = ()
 
 
-def views(plan: KernelPlan, workspace: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """The workspace as float32 and as int64, after writing the plan's tables to its front."""
-    space = workspace[: plan.size_floats * 4]
+def views(blocking: KernelBlocking, workspace: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """The workspace as float32 and as int64, after writing the blocking's tables to its front."""
+    space = workspace[: blocking.size_floats * 4]
     tables = space.view(np.int64)
-    tables[: len(plan.tables)] = plan.tables
+    tables[: len(blocking.tables)] = blocking.tables
     return space.view(np.float32), tables
 
 

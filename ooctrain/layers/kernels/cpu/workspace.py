@@ -2,7 +2,8 @@
 
 A reduction keeps one partial result per chunk, and chunks depend on shapes alone (`chunks.py`). Its
 scratch therefore follows from the extents, is the same for any number of threads, is known at trace
-time and is part of the plan. No Numba here. Read next: `batch_norm.py`, which uses most of it.
+time and is part of the list's claims. No Numba here. Read next: `batch_norm.py`, which uses most of
+it.
 """
 
 from __future__ import annotations
@@ -111,7 +112,7 @@ class RowSums:
 
     @property
     def cut(self) -> tuple[int, int, int, int, int]:
-        """What kernels are told: section, length, blocks per section, per chunk and in all."""
+        """What kernels are given: section, length, blocks per section, per chunk and in all."""
         blocks = self.blocks
         return blocks.section, blocks.length, blocks.per_section, self.per_chunk, blocks.count
 

@@ -1,12 +1,10 @@
-"""Batch normalisation on (rows, channels): apply, and the two passes of its gradient.
+"""Batch normalisation of an array (rows, channels) on the GPU, without float64.
 
-x and dy are (P, C), where the P rows are the N * H * W pixels; the vectors of each channel include
-the statistics (`batch_norm.py`). As on the cpu (`../cpu/batch_norm.py`: the same products and
-sums in the same order), ReLU and the residual sum are done in the same pass, with the bits of the
-separate kernels. `apply` and `grad_apply` walk over quads, whatever the number of channels, two
-of the same channels a thread;
-`grad_reduce` sums over rows as in `columns.py`. Source: Ioffe and Szegedy 2015. Read next:
-`optimizers.py`.
+x and dy are (P, C), where the P rows are the N * H * W pixels. As on the cpu
+(`../cpu/batch_norm.py`: the same products and sums in the same order), ReLU and the residual sum
+are done in the same pass, with the bits of the separate kernels. `apply` and `grad_apply` walk over
+quads, whatever the number of channels, two of the same channels a thread; `grad_reduce` sums over
+rows as in `columns.py`. Source: Ioffe and Szegedy 2015. Read next: `instance_norm.py`.
 """
 
 from __future__ import annotations
@@ -57,15 +55,11 @@ from ooctrain.layers.kernels.cuda.runtime.intrinsics import fma
 from ooctrain.layers.kernels.cuda.runtime.launcher import Launcher
 from ooctrain.layers.kernels.cuda.runtime.shim import cuda, device, float32, kernel, uint32
 
-# Statistics of each channel, by joining (count, mean, squared deviations); running statistics.
-#
-# From x as (P, C), where the P rows are the N * H * W pixels, it computes mean, variance and 1 /
-# sqrt(variance + eps). A thread keeps eight rows in registers, takes their mean, then the squared
-# deviations from it; such triples are joined by a formula without cancellation. So float64 is not
-# needed, even where the mean is a thousand standard deviations. Triples are joined in the order of
-# `columns.py`, which shapes alone determine: threads, then rows of threads, then chunks.
-# Source: Chan, Golub, LeVeque 1983.
-
+# Statistics of each channel: mean, variance and 1 / sqrt(variance + eps). A thread keeps eight rows
+# in registers, takes their mean, then the squared deviations from it; such triples (count, mean,
+# squared deviations) are joined by a formula without cancellation, even where the mean is a
+# thousand standard deviations. The order of joining is that of `columns.py`, which shapes alone
+# determine: threads, then rows of threads, then chunks. Source: Chan, Golub, LeVeque 1983.
 
 Array = Any
 Arrays = Sequence[Array]
@@ -295,6 +289,9 @@ def joins(cut: Columns) -> int:
     return batches + threads_of_a_channel + -(-cut.chunks // rows_of_finish) + rows_of_finish
 
 
+# Normalising, and the two passes of the gradient.
+
+
 @device
 def normalised(x, mean, inv_std, gamma, beta):
     """(x - mean) * (gamma * inv_std) + beta."""
@@ -499,7 +496,7 @@ def add_grad_sums(
     launcher: Launcher, dy, x, mean, inv_std, mask, cut: Columns, image: int, first_row: int,
     workspace,
 ) -> None:  # fmt: skip
-    """The partial sums of some whole chunks, as `batch_norm_stats.add_stats`."""
+    """The partial sums of some whole chunks, as `add_stats`."""
     begin, chunks = chunks_of(cut, first_row, x.size // cut.channels)
     arrays = dy, dy if mask is None else mask, x, mean, inv_std
     launcher.launch(

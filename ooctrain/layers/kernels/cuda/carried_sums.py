@@ -112,7 +112,7 @@ def total_loss(
 def add_losses(
     launcher: Launcher, op: TotalLoss, rows: int, start: int, ins: Arrays, state: Array
 ) -> None:
-    """Puts the losses and labels of some rows beside those that are there: the
+    """Adds the losses and labels of some rows to those that are there: the
     untiled kernel's tiles begin anywhere in an image and cannot stop between two rows.
     """
     losses, labels = _loss_parts(launcher, state, rows)

@@ -67,9 +67,9 @@ def parts_of_sum(blocks: int, terms: int, least_terms: int) -> int:
     528. So the number is the one whose waves take least time, partial results included.
 
     Args:
-        blocks: of one part: tiles of the result.
-        terms: of the sum.
-        least_terms: of a part.
+        blocks: blocks of one part: tiles of the result.
+        terms: terms of the sum.
+        least_terms: least number of terms of a part.
     """
 
     def cost(parts: int) -> float:
@@ -107,7 +107,7 @@ class Columns:
     `rows_per_chunk` rows of one group of channels.
 
     Args:
-        rows, channels: of an array.
+        rows, channels: rows and channels of an array.
         lanes: a power of two, at most MOST_LANES.
         rows_per_chunk: a multiple of what a block has under way at once; in images, whole rows of
             pixels or a part of one.
@@ -134,7 +134,7 @@ class Columns:
 
     @property
     def cut(self) -> tuple[int, int, int, int]:
-        """What kernels are told: lanes, rows per chunk, rows and chunks per section."""
+        """What kernels are given: lanes, rows per chunk, rows and chunks per section."""
         return self.lanes, self.rows_per_chunk, self.section or self.rows, self.per_section
 
     @property

@@ -50,7 +50,7 @@ def at(x, i):
 def add_compensated(total, lost, value):
     """(total + value, what its rounding lost), given what was lost before.
 
-    An infinite total stays so: what it lost, the difference of two infinities, is no number.
+    An infinite total stays so: what it lost, the difference of two infinities, is not a number.
     """
     kept = value - lost
     new = total + kept
@@ -86,7 +86,7 @@ def chunk_of_block(block, thread, rows, channels, cut, begin):
 
     Args:
         block: its indices: chunk, group of channels, image.
-        rows: of an image.
+        rows: rows of an image.
         cut: lanes, rows per chunk, rows and chunks per section.
         begin: the chunk that the array begins with.
     """

@@ -100,7 +100,7 @@ def dropout(launcher: Launcher, x: Array, y: Array, op: Dropout, key: int) -> No
 
     Args:
         x: (N, H, W, C), or (N, C).
-        key: of the call in this step; re-runs and tiles have that of the original call.
+        key: key of the call in this step; re-runs and tiles have that of the original call.
     """
     n, h, w, c = x.shape if len(x.shape) == 4 else (x.shape[0], 1, 1, x.shape[1])
     blocks, sizes = (n * h, blocks_for(w * c, THREADS * QUAD)), (w * c, divisor(h), divisor(c))
@@ -113,7 +113,7 @@ def walk_of(offset: Index, full: Index, channels: int) -> tuple[int, int, tuple[
     along each axis of the whole variable; mod 2^64.
 
     Args:
-        channels: of the block.
+        channels: channels of the block.
     """
     _, c, h, w = full
     counters = c * h * w, h * w, w, 1

@@ -36,7 +36,7 @@ def every_kernel() -> list[Kernel]:
 
 
 def _made_by_shape() -> Iterator[Kernel]:
-    """Kernels that a module makes when a shape first asks for them."""
+    """Kernels that a module makes when a shape first requests them."""
     for columns in (conv_gemm.WIDE, conv_gemm.NARROW):
         yield conv_gemm._correlation_kernel(True, columns)
         yield conv_gemm._correlation_kernel(False, columns)

@@ -1,8 +1,9 @@
-"""The functions of `layers/function.py` and `layers/losses.py`, and their gradients.
+"""Elementwise functions on the GPU: a line of arithmetic, made a kernel by a template.
 
-Arrays are as in `elementwise.py`. A function is one line for one element, and the templates of
-`functions.py` make a kernel of it; this file contains the lines. Read next: `strided.py`,
-`../cpu/functions.py`.
+A device function of one, two or three elements and a parameter becomes a `Kernel` that applies it
+to arrays of any size (`elementwise.py` says which). These are the functions of
+`layers/function.py`, the losses of values (`layers/losses.py`), and their gradients. Read next:
+`strided.py`, `../cpu/functions.py`.
 """
 
 from __future__ import annotations
@@ -21,13 +22,10 @@ from ooctrain.layers.kernels.cuda.runtime.launcher import Launcher, blocks_for
 from ooctrain.layers.kernels.cuda.runtime.shim import Kernel, cuda, device, float32, int64, kernel
 from ooctrain.layers.losses import ValueLoss, ValueLossGrad
 
-# Three templates: from a function of numbers to a kernel over arrays of any size.
-#
-# A device function of one, two or three elements and a parameter becomes a `Kernel` that applies
-# it to each element and has its name. All pointwise kernels are bound by memory and differ in one
-# line of arithmetic, so the code that walks over memory at full speed is written once, here. Each
-# thread takes two quads (`quads.py`) and loads both before it stores. So two loads are in flight,
-# and an output may be the same array as an input.
+# The templates. All pointwise kernels are bound by memory and differ in one line of arithmetic, so
+# the code that walks over memory at full speed is written once. Each thread takes two quads
+# (`quads.py`) and loads both before it stores. So two loads are in flight, and an output may be the
+# same array as an input.
 
 
 def unary(function: Any) -> Kernel:
@@ -101,6 +99,8 @@ def named_after(function: Any, template: Callable, suffix: str = "") -> Callable
 def _kernel(signature: str, template: Callable, function: Any) -> Kernel:
     return kernel(signature, threads=THREADS)(named_after(function, template))
 
+
+# The functions of the tables.
 
 Array = Any
 ZERO, HALF, ONE = np.float32(0), np.float32(0.5), np.float32(1)
@@ -338,12 +338,9 @@ def value_loss_grad(
     apply(launcher, slopes[op.function], x, target, dy, dx, parameter=op.parameter)
 
 
-# Leaky ReLU, tanh and sigmoid, and their gradients, which need only the output; bytes to floats.
-#
-# Arrays are as in `elementwise.py`. The hardware has a fast exponential and libdevice a tanh, both
-# accurate to about two units in the last place, so each kernel is the formula itself and runs at
-# memory speed.
-
+# Leaky ReLU, tanh and sigmoid, whose gradients need only the output; bytes to floats. The hardware
+# has a fast exponential and libdevice a tanh, both accurate to about two units in the last place,
+# so each kernel is the formula itself and runs at memory speed.
 
 Each = float | tuple[float, ...]
 

@@ -54,7 +54,7 @@ def place_of(block, thread):
 
 @device
 def pixel_of(row, place, rows, channels, lanes):
-    """(image, row in it, column, first channel) of a thread; columns beyond the row are no pixels.
+    """(image, row in it, column, first channel) of a thread; columns beyond the row are not pixels.
 
     Args:
         row: counted over all images, of `rows` each.

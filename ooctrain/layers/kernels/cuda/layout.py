@@ -1,11 +1,11 @@
-"""Moving blocks of NHWC arrays: slices, inserts, zero padding, layout changes.
+"""Blocks of an array moved elsewhere on the GPU: slices, inserts, padding, changes of layout.
 
-Slice and insert are one kernel, which copies a block of runs (contiguous channels) between two
-arrays, each with its own strides. Where every run and stride is a multiple of four elements it
-moves quads: a thread computes where its first one lies, walks from there, and loads all of them
-before it stores any. Else it keeps its place in a run and takes one element of each of some rows,
-so that only rows have to be walked. Inserts write only their region and leave the rest of `dst`
-unchanged, as tiles require. Read next: `walk_places.py`, `dropout.py`.
+Arrays are NHWC. Slice and insert are one kernel, which copies a block of runs (contiguous channels)
+between two arrays, each with its own strides. Where every run and stride is a multiple of four
+elements it moves quads: a thread computes where its first one lies, walks from there, and loads all
+of them before it stores any. Else it keeps its place in a run and takes one element of each of some
+rows, so that only rows have to be walked. Inserts write only their region and leave the rest of
+`dst` unchanged, as tiles require. Read next: `walk_places.py`, `dropout.py`.
 """
 
 from __future__ import annotations
@@ -92,7 +92,8 @@ def further(where, by, extent):
 
 @device
 def row_of_thread(block, thread, cut):
-    """The index (n, h, w, k) of a thread's first element; h is no row for a thread that has none.
+    """The index (n, h, w, k) of a thread's first element; h is out of range for threads without an
+    element.
 
     Args:
         cut: what `_rows` gives.
@@ -381,13 +382,10 @@ def _offset_and_strides(array: Array, at_index: Index) -> Index:
     return offset, h * w * c, w * c, c
 
 
-# Slices, inserts, concatenation and reshapes of arrays of any type, by the kernels of `layout.py`.
-#
-# Physical arrays of up to four axes and logical starts give a part, or a whole with a part
-# replaced. A copy depends neither on the number of axes nor on the element type. An array of fewer
-# than four axes is treated as one of four whose first axes have length 1, and an int64 as two
-# words of a float32's size. So labels and vectors go through the kernels of `layout.py` too.
-
+# The same for arrays of any type of up to four axes, from physical arrays and logical starts. A
+# copy depends neither on the number of axes nor on the element type: an array of fewer axes is
+# treated as one of four whose first axes have length 1, and an int64 as two words of a float32's
+# size. So labels and vectors go through the kernels above too.
 
 Arrays = Sequence[Array]
 Offsets = tuple[int, ...]

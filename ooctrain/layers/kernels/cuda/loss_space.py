@@ -25,7 +25,7 @@ class LossSpace:
     Args:
         divisor: one float32.
         partials: uint8, of a sum over rows.
-        each: a float32 for each row; None where `loss_space_bytes` was not asked for them.
+        each: a float32 for each row; None where `loss_space_bytes` did not count them.
     """
 
     divisor: Any

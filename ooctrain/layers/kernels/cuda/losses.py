@@ -1,10 +1,10 @@
-"""Losses over rows: softmax cross-entropy, mean squared error, absolute error, and their gradients.
+"""Losses on the GPU: a warp takes a row of logits, one number is kept for the gradient.
 
 Logits (rows, classes) and labels (per pixel: rows = N * H * W), or prediction and target, give one
-loss per row, their sum or mean, and gradients. A warp takes a row, so that its loads are contiguous
-and its maximum and sum pass from lane to lane. The number of labels that count and the gradient of
-the loss stay on the GPU and are read where they are needed, so the host does not wait for them.
-Read next: `losses.py`, `../cpu/losses.py`.
+loss per row, their sum or mean, and gradients. As a warp takes a row, its loads are contiguous and
+its maximum and sum pass from lane to lane. The number of labels that count and the gradient of the
+loss stay on the GPU and are read where they are needed, so the host does not wait for them. Read
+next: `functions.py`, the losses of values; `../cpu/losses.py`.
 """
 
 from __future__ import annotations
@@ -334,10 +334,8 @@ def mean_error_grad(
     launcher.launch(_errors_grad, tiles(x.size), *arguments)
 
 
-# Negative log-likelihood: one element of each row, and its gradient.
-#
-# An array (rows, classes), labels and a weight for each class give a loss for each row, or a
-# gradient. A thread takes one row of the loss, or one element of the gradient.
+# Negative log-likelihood: from (rows, classes), labels and a weight for each class, a loss for each
+# row, or its gradient. A thread takes one row of the loss, or one element of the gradient.
 
 
 @kernel("void(f4[::1], i8[::1], f4[::1], f4[::1], i8)", threads=THREADS)
@@ -377,12 +375,9 @@ def likelihood_grad(
     launcher.launch(_likelihood_grad, blocks, labels, weights, dy, dx, ignore_index)
 
 
-# Cross-entropy with class weights and label smoothing, and losses that are not summed up.
-#
-# Logits (rows, classes), labels and a weight for each class, or prediction and target, give one
-# loss per row or element, and gradients. Weights and smoothing need only the results of
-# `losses.py` for a row (log-sum-exp, loss of the label) and one more pass over the row.
-
+# Cross-entropy with class weights and label smoothing, and losses that are not summed up. Given a
+# row's log-sum-exp and the loss of its label, weights and smoothing need only one more pass over
+# the row.
 
 TWO = np.float32(2)
 SQUARED, ABSOLUTE = 2.0, 1.0

@@ -1,13 +1,14 @@
 """The three products of a linear layer on a GPU: the product of the convolutions, split by shape.
 
-From x (N, I), w (O, I), bias (O,) or None and a workspace of exactly `matmul_plan.workspace_bytes`
-it writes every element of y (N, O), dx (N, I) or dw (O, I). All three are c[i, j] = sum of a[j, k]
-b[i, k], and differ only in what is contiguous in memory: the terms k, which then become columns of
-a tile of shared memory, or i and j, which are stored as they come. Both are loaded four at a time,
-sixteen terms in a step, and multiplied as in `conv/conv_gemm.py`, so that 82 of 100 instructions of
-the loop are multiply-adds. Extents that are no multiples of four are loaded one by one. Results are
-contiguous along j, so the larger extent, the features, takes the 128 places of a tile, and the
-batch its 64. Read next: `conv/tile_product.py`, `conv/conv_tiled.py`.
+From x (N, I), w (O, I), bias (O,) or None and a workspace of exactly
+`matmul_blocking.workspace_bytes` it writes every element of y (N, O), dx (N, I) or dw (O, I). All
+three are c[i, j] = sum of a[j, k] b[i, k], and differ only in what is contiguous in memory: the
+terms k, which then become columns of a tile of shared memory, or i and j, which are stored as they
+come. Both are loaded four at a time, sixteen terms in a step, and multiplied as in
+`conv/conv_gemm.py`, so that 82 of 100 instructions of the loop are multiply-adds. Extents that are
+no multiples of four are loaded one by one. Results are contiguous along j, so the larger extent,
+the features, takes the 128 places of a tile, and the batch its 64. Read next:
+`conv/tile_product.py`, `conv/conv_tiled.py`.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from ooctrain.layers.kernels.cuda import matmul_plan
+from ooctrain.layers.kernels.cuda import matmul_blocking
 from ooctrain.layers.kernels.cuda.channel_bias import add_in_place
 from ooctrain.layers.kernels.cuda.conv.conv_fetch import store_upto
 from ooctrain.layers.kernels.cuda.conv.conv_pieces import add_partials
@@ -32,7 +33,7 @@ from ooctrain.layers.kernels.cuda.conv.tile_product import (
     clear,
     long_product_64,
 )
-from ooctrain.layers.kernels.cuda.matmul_plan import COLUMNS, ROWS
+from ooctrain.layers.kernels.cuda.matmul_blocking import COLUMNS, ROWS
 from ooctrain.layers.kernels.cuda.runtime.intrinsics import ld4, shared_array, st4, store_column
 from ooctrain.layers.kernels.cuda.runtime.launcher import Launcher
 from ooctrain.layers.kernels.cuda.runtime.shim import (
@@ -241,9 +242,9 @@ def every_product() -> list[Kernel]:
 def _multiply(launcher, product, a, b, c, extents, a_steps, b_steps, workspace) -> None:
     """c[i, j] = sum of a[j, k] b[i, k], in splits that are added in their order."""
     rows, columns, depth = extents
-    parts = matmul_plan.splits(rows, columns, depth)
+    parts = matmul_blocking.splits(rows, columns, depth)
     partials = c if parts == 1 else launcher.part(workspace, 0, parts * rows * columns, "float32")
-    blocks = *matmul_plan.tiles(rows, columns), parts
-    terms = matmul_plan.terms_of_split(rows, columns, depth)
+    blocks = *matmul_blocking.tiles(rows, columns), parts
+    terms = matmul_blocking.terms_of_split(rows, columns, depth)
     launcher.launch(product, blocks, a, b, partials, extents, a_steps, b_steps, terms)
     add_partials(launcher, partials, parts, c)

@@ -1,11 +1,10 @@
-"""Max pooling on NHWC, its windows dense or with gaps, and its gradient.
+"""Pooling on the GPU, in which gradients *gather*: nothing is added atomically.
 
-The kernels map x (N, H, W, C) to y (N, OH, OW, C) and to the place of each maximum in its window
-(one byte, r * S + s). As on the cpu, gradients *gather*: the thread of an input pixel adds up the
-windows that cover it, in ascending order, so nothing is added atomically and the bits are fixed.
-Rows and columns of a window are clipped to the image before the loops, which therefore need no
-tests. The four channels of a thread are one access: 16 bytes of values, four of places. Read next:
-`pooling.py`, `../cpu/pooling.py`.
+The kernels map x (N, H, W, C) to y (N, OH, OW, C). As on the cpu, the thread of an input pixel adds
+up the windows that cover it, in ascending order, so the bits are fixed. Rows and columns of a
+window are clipped to the image before the loops, which therefore need no tests. The four channels
+of a thread are one access: 16 bytes of values, four of places. Read next: `resampling.py`,
+`../cpu/pooling.py`.
 """
 
 from __future__ import annotations
@@ -43,6 +42,9 @@ from ooctrain.layers.kernels.cuda.runtime.shim import (
     uint32,
 )
 from ooctrain.layers.pooling import PoolGeometry
+
+# Max pooling, its windows dense or with gaps. It also gives the place of each maximum in its window
+# (one byte, r * S + s), which is all that the gradient reads.
 
 LOWEST = np.float32(-np.inf)
 I0 = np.int32(0)
@@ -187,13 +189,10 @@ def _window(g: PoolGeometry) -> tuple[int, ...]:
     return *g.kernel, *g.stride, *g.dilation, g.padding[0], g.padding[2]
 
 
-# Average pooling on NHWC, fixed windows and adaptive ones, and their gradients.
-#
-# The kernels map x (N, H, W, C) to y (N, OH, OW, C). An adaptive window only has another formula
+# Average pooling, by fixed windows and adaptive ones. An adaptive window only has another formula
 # for its first and end cell, so one kernel serves both kinds. Each row of a window is summed, then
 # the sums of the rows: an average of a million pixels loses no more digits than two sums of a
 # thousand.
-
 
 F1 = np.float32(1)
 #: The window (kernel, stride, top and left padding) that stands for adaptive pooling.

@@ -1,10 +1,7 @@
-"""Enlarging (or reducing) NHWC images: nearest pixel and bilinear, and their gradients.
+"""Images whose pixels come from other places, on the GPU: enlarged, reduced, or mirrored.
 
-The kernels map x (N, H, W, C) to y (N, OH, OW, C). The position of an output pixel among the inputs
-is a fraction of whole numbers. So the pixel before it and the share of the pixel after it are a
-quotient and a remainder: exact without float64, even 20,000 pixels from the border. Gradients
-gather over all outputs that may read an input, with weight 0 for those that do not. Read next:
-`resampling.py`.
+The kernels map x (N, H, W, C) to y (N, OH, OW, C). Gradients *gather* over all outputs that may
+read an input, with weight 0 for those that do not. Read next: `../cpu/resampling.py`.
 """
 
 from __future__ import annotations
@@ -41,6 +38,10 @@ from ooctrain.layers.kernels.cuda.runtime.shim import (
     uint32,
     uint64,
 )
+
+# Nearest pixel and bilinear. The position of an output pixel among the inputs is a fraction of
+# whole numbers. So the pixel before it and the share of the pixel after it are a quotient and a
+# remainder: exact without float64, even 20,000 pixels from the border.
 
 F1 = np.float32(1)
 U2, U3 = np.uint32(2), np.uint32(3)
@@ -221,7 +222,7 @@ def upsample(
         mode: "nearest" or "bilinear".
         corners: whether the centres of the corner pixels of x and y coincide (torch's
             `align_corners`); else the borders of the images do.
-        place: of rows of larger images; see `layers/resampling.py`.
+        place: where rows of larger images lie; see `layers/resampling.py`.
     """
     sizes, lanes = sizes_of(x, y), lanes_of(x.shape[3])
     whole = place or (0, x.shape[1], 0, y.shape[1])
@@ -243,12 +244,9 @@ def upsample_grad(
         launcher.launch(_bilinear_grad, row_blocks(dx), dy, dx, sizes, whole, corners, lanes)
 
 
-# Reflection padding on NHWC and its gradient.
-#
-# The output is x (N, H, W, C) with borders in which the image is mirrored at its outermost pixels.
-# The gradient *gathers*: a pixel has copies in at most three rows and three columns of the padded
-# image, itself and its mirror images, and adds them up in ascending order.
-
+# Reflection padding: borders in which an image is mirrored at its outermost pixels. A pixel has
+# copies in at most three rows and three columns of the padded image, itself and its mirror images;
+# its gradient adds them up in ascending order.
 
 Sides = tuple[int, int, int, int]
 I0, I1, I2 = np.int32(0), np.int32(1), np.int32(2)

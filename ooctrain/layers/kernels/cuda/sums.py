@@ -104,7 +104,7 @@ def sum_into(
     """out[0] = factor * (sum of the kernel's function over all elements) [/ divisor[0]].
 
     Args:
-        kernel: of `sum_of`.
+        kernel: made by `sum_of`.
         u, v: of equal size; the same array where the function needs one.
         workspace: uint8, `reduction_workspace_bytes(u.size)`.
         divisor: one float32 on the GPU, or None for 1.

@@ -37,13 +37,13 @@ from ooctrain.layers.instance_norm import (
     InstanceNormStats,
 )
 from ooctrain.layers.kernels import kernel_table as takes
-from ooctrain.layers.kernels.cuda import matmul_plan
-from ooctrain.layers.kernels.cuda.conv import conv_plan
+from ooctrain.layers.kernels.cuda import matmul_blocking
+from ooctrain.layers.kernels.cuda.conv import conv_blocking
 from ooctrain.layers.kernels.cuda.loss_space import loss_space_bytes, total_loss_bytes
 from ooctrain.layers.kernels.cuda.runtime import workspace
 from ooctrain.layers.kernels.kernel_table import (
-    Driver,
-    DriverTable,
+    KernelRow,
+    KernelTable,
     Scratch,
     of_axes,
     of_convolution,
@@ -101,13 +101,13 @@ Specs = Sequence[Spec]
 
 
 def _conv(part: str) -> Scratch:
-    return of_convolution(conv_plan.workspace_bytes, part)
+    return of_convolution(conv_blocking.workspace_bytes, part)
 
 
 def _linear(part: str) -> Scratch:
     def rule(op: Op, ins: Specs, outs: Specs, threads: int) -> int:
         depth = ins[0].shape[0 if part == "grad_weight" else 1]
-        return matmul_plan.workspace_bytes(*outs[0].shape, depth)
+        return matmul_blocking.workspace_bytes(*outs[0].shape, depth)
 
     return rule
 
@@ -147,106 +147,106 @@ _loss_total = of_elements(total_loss_bytes)
 _axis_sum = of_axes(workspace.axis_sum_bytes)
 _sum = of_elements(workspace.reduction_workspace_bytes)
 
-CUDA = DriverTable("cuda", {
+CUDA = KernelTable("cuda", {
     # Element by element.
-    ReLU: Driver("elementwise.relu"),
-    ReLUGrad: Driver("elementwise.relu_grad"),
-    LeakyReLU: Driver("functions.leaky_relu", "slope"),
-    LeakyReLUGrad: Driver("functions.leaky_relu_grad", "slope"),
-    Tanh: Driver("functions.tanh"),
-    TanhGrad: Driver("functions.tanh_grad"),
-    Sigmoid: Driver("functions.sigmoid"),
-    SigmoidGrad: Driver("functions.sigmoid_grad"),
-    Add: Driver("elementwise.add", "relu"),
-    AddMasked: Driver("elementwise.add_masked"),
-    Scale: Driver("elementwise.scale", "factor"),
-    Constant: Driver("elementwise.fill", "value"),
-    Dropout: Driver("dropout.dropout", takes.dropout),
-    BytesToFloat: Driver("functions.from_bytes", "mean std"),
-    Elementwise: Driver("functions.function", takes.and_operation),
-    ElementwiseGrad: Driver("functions.function_grad", takes.and_operation),
-    Arithmetic: Driver("strided.arithmetic", takes.whole_call),
+    ReLU: KernelRow("elementwise.relu"),
+    ReLUGrad: KernelRow("elementwise.relu_grad"),
+    LeakyReLU: KernelRow("functions.leaky_relu", "slope"),
+    LeakyReLUGrad: KernelRow("functions.leaky_relu_grad", "slope"),
+    Tanh: KernelRow("functions.tanh"),
+    TanhGrad: KernelRow("functions.tanh_grad"),
+    Sigmoid: KernelRow("functions.sigmoid"),
+    SigmoidGrad: KernelRow("functions.sigmoid_grad"),
+    Add: KernelRow("elementwise.add", "relu"),
+    AddMasked: KernelRow("elementwise.add_masked"),
+    Scale: KernelRow("elementwise.scale", "factor"),
+    Constant: KernelRow("elementwise.fill", "value"),
+    Dropout: KernelRow("dropout.dropout", takes.dropout),
+    BytesToFloat: KernelRow("functions.from_bytes", "mean std"),
+    Elementwise: KernelRow("functions.function", takes.and_operation),
+    ElementwiseGrad: KernelRow("functions.function_grad", takes.and_operation),
+    Arithmetic: KernelRow("strided.arithmetic", takes.whole_call),
     # Along axes.
-    Sum: Driver("reduction.sum_axes", takes.whole_call, _axis_sum),
-    Spread: Driver("strided.spread", takes.whole_call),
-    Permute: Driver("strided.permute", takes.whole_call),
-    SoftmaxAlong: Driver("reduction.softmax", takes.whole_call),
-    SoftmaxGrad: Driver("reduction.softmax_grad", takes.whole_call),
+    Sum: KernelRow("reduction.sum_axes", takes.whole_call, _axis_sum),
+    Spread: KernelRow("strided.spread", takes.whole_call),
+    Permute: KernelRow("strided.permute", takes.whole_call),
+    SoftmaxAlong: KernelRow("reduction.softmax", takes.whole_call),
+    SoftmaxGrad: KernelRow("reduction.softmax_grad", takes.whole_call),
     # Products.
-    Linear: Driver("matmul.forward", takes.with_bias, _linear("forward")),
-    LinearGradInput: Driver("matmul.grad_input", scratch=_linear("grad_input")),
-    LinearGradWeight: Driver("matmul.grad_weight", scratch=_linear("grad_weight")),
-    Conv2d: Driver("conv.conv2d.forward", takes.convolution_with_bias, _conv("forward")),
-    Conv2dGradInput: Driver("conv.conv2d.grad_input", takes.convolution, _conv("grad_input")),
-    Conv2dGradWeight: Driver(
+    Linear: KernelRow("matmul.forward", takes.with_bias, _linear("forward")),
+    LinearGradInput: KernelRow("matmul.grad_input", scratch=_linear("grad_input")),
+    LinearGradWeight: KernelRow("matmul.grad_weight", scratch=_linear("grad_weight")),
+    Conv2d: KernelRow("conv.conv2d.forward", takes.convolution_with_bias, _conv("forward")),
+    Conv2dGradInput: KernelRow("conv.conv2d.grad_input", takes.convolution, _conv("grad_input")),
+    Conv2dGradWeight: KernelRow(
         "conv.conv2d.grad_weight", takes.convolution, _conv("grad_weight")
     ),
-    ConvTranspose2d: Driver(
+    ConvTranspose2d: KernelRow(
         "conv.conv2d.transposed", takes.convolution_with_bias, _conv("grad_input")
     ),
-    ChannelSum: Driver("elementwise.channel_sum", scratch=_channel_sums),
+    ChannelSum: KernelRow("elementwise.channel_sum", scratch=_channel_sums),
     # Norms.
-    BatchNormStats: Driver("batch_norm.stats", "eps", _norm_sums),
-    BatchNormApply: Driver("batch_norm.apply", takes.batch_norm_apply),
-    BatchNormGradReduce: Driver("batch_norm.grad_reduce", takes.norm_grad_reduce, _norm_sums),
-    BatchNormGradApply: Driver("batch_norm.grad_apply", takes.batch_norm_grad_apply, of_zeros),
-    BatchNormUpdate: Driver("batch_norm.update", takes.whole_call),
-    InverseStd: Driver("batch_norm.inv_std_of", "eps"),
-    InstanceNormStats: Driver("instance_norm.stats", "eps", _image_stats),
-    InstanceNormApply: Driver("instance_norm.apply", takes.instance_norm_apply),
-    InstanceNormGradReduce: Driver(
+    BatchNormStats: KernelRow("batch_norm.stats", "eps", _norm_sums),
+    BatchNormApply: KernelRow("batch_norm.apply", takes.batch_norm_apply),
+    BatchNormGradReduce: KernelRow("batch_norm.grad_reduce", takes.norm_grad_reduce, _norm_sums),
+    BatchNormGradApply: KernelRow("batch_norm.grad_apply", takes.batch_norm_grad_apply, of_zeros),
+    BatchNormUpdate: KernelRow("batch_norm.update", takes.whole_call),
+    InverseStd: KernelRow("batch_norm.inv_std_of", "eps"),
+    InstanceNormStats: KernelRow("instance_norm.stats", "eps", _image_stats),
+    InstanceNormApply: KernelRow("instance_norm.apply", takes.instance_norm_apply),
+    InstanceNormGradReduce: KernelRow(
         "batch_norm.grad_reduce", takes.norm_grad_reduce, _image_sums
     ),
-    InstanceNormGradApply: Driver("instance_norm.grad_apply", takes.instance_norm_grad_apply),
+    InstanceNormGradApply: KernelRow("instance_norm.grad_apply", takes.instance_norm_grad_apply),
     # Images.
-    MaxPool2d: Driver("pooling.max_pool", "geometry"),
-    MaxPool2dGrad: Driver("pooling.max_pool_grad", "geometry"),
-    AvgPool2d: Driver("pooling.avg_pool", "geometry count_include_pad"),
-    AvgPool2dGrad: Driver("pooling.avg_pool_grad", "geometry count_include_pad"),
-    AdaptiveAvgPool2d: Driver("pooling.adaptive_avg_pool"),
-    AdaptiveAvgPool2dGrad: Driver("pooling.adaptive_avg_pool_grad"),
-    Upsample: Driver("resampling.upsample", "mode corners place"),
-    UpsampleGrad: Driver("resampling.upsample_grad", "mode corners place"),
-    ReflectionPad2d: Driver("resampling.reflect", "padding"),
-    ReflectionPad2dGrad: Driver("resampling.reflect_grad", "padding"),
-    Pad: Driver("layout.pad_nhwc", "padding"),
-    ConstantPad: Driver("layout.pad_nhwc", "padding value"),
+    MaxPool2d: KernelRow("pooling.max_pool", "geometry"),
+    MaxPool2dGrad: KernelRow("pooling.max_pool_grad", "geometry"),
+    AvgPool2d: KernelRow("pooling.avg_pool", "geometry count_include_pad"),
+    AvgPool2dGrad: KernelRow("pooling.avg_pool_grad", "geometry count_include_pad"),
+    AdaptiveAvgPool2d: KernelRow("pooling.adaptive_avg_pool"),
+    AdaptiveAvgPool2dGrad: KernelRow("pooling.adaptive_avg_pool_grad"),
+    Upsample: KernelRow("resampling.upsample", "mode corners place"),
+    UpsampleGrad: KernelRow("resampling.upsample_grad", "mode corners place"),
+    ReflectionPad2d: KernelRow("resampling.reflect", "padding"),
+    ReflectionPad2dGrad: KernelRow("resampling.reflect_grad", "padding"),
+    Pad: KernelRow("layout.pad_nhwc", "padding"),
+    ConstantPad: KernelRow("layout.pad_nhwc", "padding value"),
     # Blocks, and other shapes.
-    Slice: Driver("layout.slice_of", "start"),
-    Embed: Driver("layout.embed", "start"),
-    Insert: Driver("layout.insert", "start"),
-    InsertAdd: Driver("layout.insert_add", "start"),
-    Clear: Driver("layout.clear", "start shape"),
-    Concat: Driver("layout.concat", takes.whole_call),
-    Reshape: Driver("layout.reshape", takes.whole_call, of_reshape),
+    Slice: KernelRow("layout.slice_of", "start"),
+    Embed: KernelRow("layout.embed", "start"),
+    Insert: KernelRow("layout.insert", "start"),
+    InsertAdd: KernelRow("layout.insert_add", "start"),
+    Clear: KernelRow("layout.clear", "start shape"),
+    Concat: KernelRow("layout.concat", takes.whole_call),
+    Reshape: KernelRow("layout.reshape", takes.whole_call, of_reshape),
     # Losses.
-    SoftmaxCrossEntropy: Driver("losses.cross_entropy", takes.whole_call, _class_loss),
-    SoftmaxCrossEntropyGrad: Driver(
+    SoftmaxCrossEntropy: KernelRow("losses.cross_entropy", takes.whole_call, _class_loss),
+    SoftmaxCrossEntropyGrad: KernelRow(
         "losses.cross_entropy_grad", takes.whole_call, _class_loss_grad
     ),
-    LabelWeight: Driver("losses.label_weight", takes.whole_call, _sum),
-    TotalLoss: Driver("carried_sums.total_loss", takes.whole_call, _loss_total),
-    ClassWeights: Driver("losses.write", "values"),
-    WeightedCrossEntropy: Driver(
+    LabelWeight: KernelRow("losses.label_weight", takes.whole_call, _sum),
+    TotalLoss: KernelRow("carried_sums.total_loss", takes.whole_call, _loss_total),
+    ClassWeights: KernelRow("losses.write", "values"),
+    WeightedCrossEntropy: KernelRow(
         "losses.weighted_cross_entropy", takes.whole_call, _class_loss
     ),
-    WeightedCrossEntropyGrad: Driver(
+    WeightedCrossEntropyGrad: KernelRow(
         "losses.weighted_cross_entropy_grad", takes.whole_call, _class_loss_grad
     ),
-    MeanError: Driver("losses.mean_error", takes.mean_error, _sum),
-    MeanErrorGrad: Driver("losses.mean_error_grad", takes.mean_error),
-    ErrorEach: Driver("losses.error_each", "absolute"),
-    ErrorEachGrad: Driver("losses.error_each_grad", "absolute"),
-    ValueLoss: Driver("functions.value_loss", takes.and_operation),
-    ValueLossGrad: Driver("functions.value_loss_grad", takes.and_operation),
-    LabelLikelihood: Driver("losses.likelihood", "ignore_index"),
-    LabelLikelihoodGrad: Driver("losses.likelihood_grad", "ignore_index"),
+    MeanError: KernelRow("losses.mean_error", takes.mean_error, _sum),
+    MeanErrorGrad: KernelRow("losses.mean_error_grad", takes.mean_error),
+    ErrorEach: KernelRow("losses.error_each", "absolute"),
+    ErrorEachGrad: KernelRow("losses.error_each_grad", "absolute"),
+    ValueLoss: KernelRow("functions.value_loss", takes.and_operation),
+    ValueLossGrad: KernelRow("functions.value_loss_grad", takes.and_operation),
+    LabelLikelihood: KernelRow("losses.likelihood", "ignore_index"),
+    LabelLikelihoodGrad: KernelRow("losses.likelihood_grad", "ignore_index"),
     # Updates.
-    SGDUpdate: Driver("optimizers.sgd", takes.sgd),
-    AdamUpdate: Driver("optimizers.adam", takes.adam),
-    RMSpropUpdate: Driver("optimizers.rmsprop", takes.rmsprop),
-    SumOfSquares: Driver("clipping.sum_of_squares", scratch=_sum),
-    ClipFactor: Driver("clipping.clip_factor", takes.whole_call, _running_sum),
-    ScaleBy: Driver("clipping.scale_by"),
-    ClipValue: Driver("clipping.clip_value", "limit"),
+    SGDUpdate: KernelRow("update.sgd", takes.sgd),
+    AdamUpdate: KernelRow("update.adam", takes.adam),
+    RMSpropUpdate: KernelRow("update.rmsprop", takes.rmsprop),
+    SumOfSquares: KernelRow("clipping.sum_of_squares", scratch=_sum),
+    ClipFactor: KernelRow("clipping.clip_factor", takes.whole_call, _running_sum),
+    ScaleBy: KernelRow("clipping.scale_by"),
+    ClipValue: KernelRow("clipping.clip_value", "limit"),
 })  # fmt: skip

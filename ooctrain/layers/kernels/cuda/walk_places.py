@@ -62,8 +62,8 @@ def offsets_of(e, axes, steps_a, steps_b):
     """Where two operands have the e-th item of a result.
 
     Args:
-        axes: of the last five axes what `chunks.divisor` gives.
-        steps: of six axes, then where the first item lies.
+        axes: for the last five axes what `chunks.divisor` gives.
+        steps: steps of six axes, then where the first item lies.
     """
     a, b = steps_a[6], steps_b[6]
     e, a, b = further_along(e, axes[12:15], steps_a[5], steps_b[5], a, b)

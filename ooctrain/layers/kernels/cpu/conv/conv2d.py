@@ -1,8 +1,8 @@
 """The three parts of a convolution on the CPU, by algorithm.
 
-A call takes a pool, a `ConvShape`, an algorithm (`layers/conv2d.py`), C-contiguous float32
-arrays in memory layout (activations N,H,W,C; weights K,R,S,C/groups; bias K) and a workspace of
-exactly `conv_plan.workspace_bytes` (1-d uint8, 64-byte aligned). It writes every element of the
+A call takes a pool, a `ConvShape`, an algorithm (`layers/conv2d.py`), C-contiguous float32 arrays
+in memory layout (activations N,H,W,C; weights K,R,S,C/groups; bias K) and a workspace of exactly
+`conv_workspace.workspace_bytes` (1-d uint8, 64-byte aligned). It writes every element of the
 result, whatever the result and the workspace held before. An algorithm is a module with `forward`,
 `grad_input` and `grad_weight`, imported (and so compiled) when it is first used. The bits are the
 same for any number of threads and any order of chunks. Read next: `conv_im2col.py` (the reference),
@@ -23,7 +23,7 @@ from ooctrain.layers.kernels.cpu.runtime.pool import ThreadPool
 
 Array = np.ndarray
 
-#: {algorithm: (module, what it takes besides)}; Winograd's tiles are m x m.
+#: {algorithm: (module, further arguments)}; Winograd's tiles are m x m.
 _ALGORITHMS: Mapping[str, tuple[str, Mapping[str, int]]] = {
     "depthwise": ("conv_depthwise", {}),
     "direct": ("conv_direct", {}),

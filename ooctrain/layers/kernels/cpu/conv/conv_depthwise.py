@@ -15,9 +15,9 @@ import numpy as np
 
 from ooctrain.layers.conv2d import ConvShape
 from ooctrain.layers.kernels.cpu.chunks import chunk_count, row_chunk
-from ooctrain.layers.kernels.cpu.conv import conv_plan
+from ooctrain.layers.kernels.cpu.conv import conv_workspace
 from ooctrain.layers.kernels.cpu.layout import transpose
-from ooctrain.layers.kernels.cpu.runtime.jit import inner, kernel
+from ooctrain.layers.kernels.cpu.runtime.kernel_jit import inner, kernel
 from ooctrain.layers.kernels.cpu.runtime.pool import ThreadPool
 from ooctrain.layers.kernels.cpu.simd.simd import VL, vfma, vsplat
 from ooctrain.layers.kernels.cpu.simd.simd_memory import vload, vload_upto, vstore4, vstore_upto
@@ -129,7 +129,7 @@ def forward(pool: ThreadPool, shape: ConvShape, x, w, bias, y, workspace) -> Non
     across = shape.stride[1], -left, shape.dilation[1], 1
     sizes = shape.h, shape.w, shape.oh, shape.ow, shape.r, shape.s, shape.c
     items = shape.n * shape.oh
-    chunk = conv_plan.output_chunk(shape)
+    chunk = conv_workspace.output_chunk(shape)
     pool.run(_gather, items, chunk, x, table, bias, y, sizes, down, across)
 
 
@@ -153,8 +153,8 @@ def grad_weight(
     pool: ThreadPool, shape: ConvShape, x: Array, dy: Array, dw: Array, workspace: Array
 ) -> None:
     """dw: for each tap the sum of dy times the pixel that it read, chunk by chunk."""
-    tables, room = workspace.view(np.float32), conv_plan.table_floats(shape)
-    items, chunk = shape.n * shape.oh, conv_plan.output_chunk(shape)
+    tables, room = workspace.view(np.float32), conv_workspace.table_floats(shape)
+    items, chunk = shape.n * shape.oh, conv_workspace.output_chunk(shape)
     sizes = shape.h, shape.w, shape.oh, shape.ow, shape.r, shape.s, shape.c
     window = *shape.stride, *shape.dilation, shape.padding[0], shape.padding[2]
     pool.run(_grad_weight, items, chunk, x, dy, tables, sizes, window, room, chunk)
@@ -170,4 +170,4 @@ def _table(pool: ThreadPool, shape: ConvShape, w: Array, workspace: Array) -> tu
     floats, taps = workspace.view(np.float32), shape.r * shape.s
     table = floats[: taps * shape.c]
     transpose(pool, w.reshape(shape.c, taps), table.reshape(taps, shape.c))
-    return table, floats[conv_plan.table_floats(shape) :]
+    return table, floats[conv_workspace.table_floats(shape) :]

@@ -1,14 +1,14 @@
 """Direct convolution: gather pixels, multiply by panels of weights, no column buffer.
 
-From NHWC activations, KRSC weights and a plan of `direct_plan.py` the kernels compute y, dx or dW.
-A block of output pixels reads a window of the source. If any tap of the convolution reads outside
-the source, each block's window is first copied together with the zeros around it; otherwise the
-source is read in place. Tables tell the micro-kernel where the channels of each pixel start. The
-pixels of a register tile may thus lie in different image rows or images, so that small images fill
-the registers as well as large ones. Weights are packed in panels of PANEL filters. Cost: 2 N K OH
-OW R S C/groups flops for each part. Source: Georganas et al., "Anatomy of High-Performance Deep
-Learning Convolutions on SIMD Architectures" (SC 2018); `brgemm.py`. Read next: `direct_weights.py`,
-then `conv_winograd.py`.
+From NHWC activations, KRSC weights and a blocking of `direct_blocking.py` the kernels compute y, dx
+or dW. A block of output pixels reads a window of the source. If any tap of the convolution reads
+outside the source, each block's window is first copied together with the zeros around it; otherwise
+the source is read in place. Tables give the micro-kernel the places where the channels of each
+pixel start. The pixels of a register tile may thus lie in different image rows or images, so that
+small images fill the registers as well as large ones. Weights are packed in panels of PANEL
+filters. Cost: 2 N K OH OW R S C/groups flops for each part. Source: Georganas et al., "Anatomy of
+High-Performance Deep Learning Convolutions on SIMD Architectures" (SC 2018); `brgemm.py`. Read
+next: `direct_weights.py`, then `conv_winograd.py`.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from ooctrain.layers.kernels.cpu.conv.brgemm import (
     MR,
     multiply_rows,
 )
-from ooctrain.layers.kernels.cpu.conv.direct_plan import (
+from ooctrain.layers.kernels.cpu.conv.direct_blocking import (
     FIRST_TAP,
     PHASE_FIELDS,
     SHIFT_H,
@@ -29,28 +29,28 @@ from ooctrain.layers.kernels.cpu.conv.direct_plan import (
     TAP_COUNT,
     WEIGHTS_AT,
     DirectCorrelation,
-    plan_forward,
-    plan_grad_input,
+    forward_blocking,
+    grad_input_blocking,
 )
 from ooctrain.layers.kernels.cpu.conv.direct_weights import add_outer_products
-from ooctrain.layers.kernels.cpu.conv.direct_weights_plan import plan_grad_weight
-from ooctrain.layers.kernels.cpu.partials import add_parts
-from ooctrain.layers.kernels.cpu.runtime.jit import inner, kernel
-from ooctrain.layers.kernels.cpu.runtime.pool import ThreadPool
-from ooctrain.layers.kernels.cpu.tiling import PANEL, chunk_items, views, write_bias
-from ooctrain.layers.kernels.cpu.window import (
+from ooctrain.layers.kernels.cpu.conv.direct_weights_blocking import grad_weight_blocking
+from ooctrain.layers.kernels.cpu.padded_windows import (
     copy_run,
     copy_window,
     pack_columns,
     pack_transposed,
 )
+from ooctrain.layers.kernels.cpu.partials import add_parts
+from ooctrain.layers.kernels.cpu.runtime.kernel_jit import inner, kernel
+from ooctrain.layers.kernels.cpu.runtime.pool import ThreadPool
+from ooctrain.layers.kernels.cpu.tiling import PANEL, chunk_items, views, write_bias
 
 STRIPS = PANEL // COLUMNS  # register tiles that lie side by side in a panel
 PACK_FLOPS = 20  # packing an element takes as long as so many flops of the multiplying loop
 _floats = types.float32[::1]
 _whole = types.int64
 _tables = types.int64[::1]
-# Numba's type of a plan: a named tuple of int64.
+# Numba's type of a blocking: a named tuple of int64.
 _numbers = types.NamedUniTuple(_whole, len(DirectCorrelation._fields), DirectCorrelation)
 
 
@@ -243,9 +243,9 @@ def _correlate(x, w, y, space, tables, p, lo, hi, thread):
 # --- drivers ---
 
 
-def _run_correlation(pool, shape, plan, source, w, bias, target, workspace) -> None:
-    space, tables = views(plan, workspace)
-    p = plan.numbers
+def _run_correlation(pool, shape, blocking, source, w, bias, target, workspace) -> None:
+    space, tables = views(blocking, workspace)
+    p = blocking.numbers
     write_bias(space, p.bias_at, p.out_c, bias)
     source, w, target = source.reshape(-1), w.reshape(-1), target.reshape(-1)
     if not p.private:
@@ -259,19 +259,21 @@ def _run_correlation(pool, shape, plan, source, w, bias, target, workspace) -> N
 
 def forward(pool: ThreadPool, shape: ConvShape, x, w, bias, y, workspace) -> None:
     """y = x * w + bias. See `conv2d.forward`."""
-    _run_correlation(pool, shape, plan_forward(shape, pool.threads), x, w, bias, y, workspace)
+    _run_correlation(pool, shape, forward_blocking(shape, pool.threads), x, w, bias, y, workspace)
 
 
 def grad_input(pool: ThreadPool, shape: ConvShape, dy, w, dx, workspace) -> None:
     """dx = dy correlated with the flipped weights. See `conv2d.grad_input`."""
-    _run_correlation(pool, shape, plan_grad_input(shape, pool.threads), dy, w, None, dx, workspace)
+    _run_correlation(
+        pool, shape, grad_input_blocking(shape, pool.threads), dy, w, None, dx, workspace
+    )
 
 
 def grad_weight(pool: ThreadPool, shape: ConvShape, x, dy, dw, workspace) -> None:
     """dw = sum over pixels of dy (outer) x. See `conv2d.grad_weight`."""
-    plan = plan_grad_weight(shape, pool.threads)
-    space, tables = views(plan, workspace)
-    p = plan.numbers
+    blocking = grad_weight_blocking(shape, pool.threads)
+    space, tables = views(blocking, workspace)
+    p = blocking.numbers
     flat = dw.reshape(-1)
     chunk = chunk_items(p.items, shape.flops)
     pool.run(

@@ -15,12 +15,12 @@ import numpy as np
 from numba import types
 
 from ooctrain.layers.conv2d import ConvShape
-from ooctrain.layers.kernels.cpu.conv.conv_plan import Im2colPlan, plan_im2col
-from ooctrain.layers.kernels.cpu.runtime.jit import inner, kernel
+from ooctrain.layers.kernels.cpu.conv.conv_workspace import Im2colBlocking, im2col_blocking
+from ooctrain.layers.kernels.cpu.runtime.kernel_jit import inner, kernel
 from ooctrain.layers.kernels.cpu.runtime.pool import ThreadPool
 
 _floats, _whole = types.float32[::1], types.int64
-_numbers = types.NamedUniTuple(types.int64, len(Im2colPlan._fields), Im2colPlan)
+_numbers = types.NamedUniTuple(types.int64, len(Im2colBlocking._fields), Im2colBlocking)
 ZERO = np.float32(0.0)
 
 
@@ -113,13 +113,13 @@ def _grad_weight(x, dy, dw, space, p, lo, hi, thread):
                         sums[i] += error * field[i]
 
 
-def _scratch(p: Im2colPlan, workspace: np.ndarray) -> np.ndarray:
+def _scratch(p: Im2colBlocking, workspace: np.ndarray) -> np.ndarray:
     return workspace[: p.size_floats * 4].view(np.float32)
 
 
 def forward(pool: ThreadPool, shape: ConvShape, x, w, bias, y, workspace) -> None:
     """y = x * w + bias. See `conv2d.forward`."""
-    p, has_bias = plan_im2col(shape, "forward", pool.threads), bias is not None
+    p, has_bias = im2col_blocking(shape, "forward", pool.threads), bias is not None
     space, w = _scratch(p, workspace), w.reshape(-1)
     any_bias = bias if has_bias else w
     pool.run(_forward, p.items, 1, x.reshape(-1), w, any_bias, has_bias, y.reshape(-1), space, p)
@@ -127,13 +127,13 @@ def forward(pool: ThreadPool, shape: ConvShape, x, w, bias, y, workspace) -> Non
 
 def grad_input(pool: ThreadPool, shape: ConvShape, dy, w, dx, workspace) -> None:
     """dx from dy. See `conv2d.grad_input`."""
-    p = plan_im2col(shape, "grad_input", pool.threads)
+    p = im2col_blocking(shape, "grad_input", pool.threads)
     space = _scratch(p, workspace)
     pool.run(_grad_input, p.items, 1, dy.reshape(-1), w.reshape(-1), dx.reshape(-1), space, p)
 
 
 def grad_weight(pool: ThreadPool, shape: ConvShape, x, dy, dw, workspace) -> None:
     """dw from x and dy. See `conv2d.grad_weight`."""
-    p = plan_im2col(shape, "grad_weight", pool.threads)
+    p = im2col_blocking(shape, "grad_weight", pool.threads)
     space = _scratch(p, workspace)
     pool.run(_grad_weight, p.items, 1, x.reshape(-1), dy.reshape(-1), dw.reshape(-1), space, p)

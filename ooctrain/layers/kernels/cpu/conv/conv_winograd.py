@@ -1,8 +1,8 @@
 """Winograd convolution F(2x2, 3x3) and F(4x4, 3x3): 3x3 filters with fewer multiplications.
 
-From NHWC activations, KRSC weights and a plan of `winograd_plan.py` the kernels compute y, dx or
-dW. They transform a group of tiles into (m+2)^2 planes, multiply each plane by the same plane of
-the transformed weights with the micro-kernel of `brgemm.py`, and transform back, all while the
+From NHWC activations, KRSC weights and a blocking of `winograd_blocking.py` the kernels compute y,
+dx or dW. They transform a group of tiles into (m+2)^2 planes, multiply each plane by the same plane
+of the transformed weights with the micro-kernel of `brgemm.py`, and transform back, all while the
 group lies in the cache. The gradient of the weights uses the transposed transforms: dW = G^T [sum
 over tiles of (B^T d B) (outer) (A e A^T)] G. Rounding: F2 is about as accurate as direct (exact on
 whole numbers of moderate size), F4 has errors of a few 1e-6 of the result's own deviation (root
@@ -22,11 +22,11 @@ from ooctrain.layers.kernels.cpu.conv.brgemm import (
     multiply_outer,
     multiply_rows,
 )
-from ooctrain.layers.kernels.cpu.conv.winograd_plan import (
+from ooctrain.layers.kernels.cpu.conv.winograd_blocking import (
     WinogradCorrelation,
     WinogradWeightGradient,
-    plan_correlation,
-    plan_grad_weight,
+    correlation_blocking,
+    grad_weight_blocking,
 )
 from ooctrain.layers.kernels.cpu.conv.winograd_transforms import (
     transform_error,
@@ -36,7 +36,7 @@ from ooctrain.layers.kernels.cpu.conv.winograd_transforms import (
     transform_panel,
 )
 from ooctrain.layers.kernels.cpu.partials import add_parts
-from ooctrain.layers.kernels.cpu.runtime.jit import inner, kernel
+from ooctrain.layers.kernels.cpu.runtime.kernel_jit import inner, kernel
 from ooctrain.layers.kernels.cpu.runtime.pool import ThreadPool
 from ooctrain.layers.kernels.cpu.simd.simd import VL
 from ooctrain.layers.kernels.cpu.tiling import PANEL, chunk_items, views, write_bias
@@ -218,9 +218,9 @@ def _grad_weight(x, dy, dw, space, tables, p, lo, hi, thread):
 # --- drivers ---
 
 
-def _run_correlation(pool, plan, source, w, bias, target, workspace) -> None:
-    space, tables = views(plan, workspace)
-    p = plan.numbers
+def _run_correlation(pool, blocking, source, w, bias, target, workspace) -> None:
+    space, tables = views(blocking, workspace)
+    p = blocking.numbers
     # Products start from the zeros behind the bias, which is added after the last transform.
     write_bias(space, p.bias_at, p.out_c, bias)
     source, w, target = source.reshape(-1), w.reshape(-1), target.reshape(-1)
@@ -238,21 +238,21 @@ def _run_correlation(pool, plan, source, w, bias, target, workspace) -> None:
 
 def forward(pool: ThreadPool, shape: ConvShape, x, w, bias, y, workspace, m: int) -> None:
     """y = x * w + bias with tiles of m x m. See `conv2d.forward`."""
-    plan = plan_correlation(shape, m, pool.threads, backward=False)
-    _run_correlation(pool, plan, x, w, bias, y, workspace)
+    blocking = correlation_blocking(shape, m, pool.threads, backward=False)
+    _run_correlation(pool, blocking, x, w, bias, y, workspace)
 
 
 def grad_input(pool: ThreadPool, shape: ConvShape, dy, w, dx, workspace, m: int) -> None:
     """dx from dy with tiles of m x m. See `conv2d.grad_input`."""
-    plan = plan_correlation(shape, m, pool.threads, backward=True)
-    _run_correlation(pool, plan, dy, w, None, dx, workspace)
+    blocking = correlation_blocking(shape, m, pool.threads, backward=True)
+    _run_correlation(pool, blocking, dy, w, None, dx, workspace)
 
 
 def grad_weight(pool: ThreadPool, shape: ConvShape, x, dy, dw, workspace, m: int) -> None:
     """dw from x and dy with tiles of m x m. See `conv2d.grad_weight`."""
-    plan = plan_grad_weight(shape, m, pool.threads)
-    space, tables = views(plan, workspace)
-    p, flat = plan.numbers, dw.reshape(-1)
+    blocking = grad_weight_blocking(shape, m, pool.threads)
+    space, tables = views(blocking, workspace)
+    p, flat = blocking.numbers, dw.reshape(-1)
     tables[p.table_at] = 0
     chunk = chunk_items(p.items, 2 * p.planes * p.tiles * p.in_c * p.out_c)
     pool.run(_grad_weight, p.items, chunk, x.reshape(-1), dy.reshape(-1), flat, space, tables, p)

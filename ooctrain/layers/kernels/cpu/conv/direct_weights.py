@@ -1,13 +1,13 @@
 """The kernel behind the direct gradient of the weights: dW = sum over pixels of dy (outer) x.
 
-From x and dy in NHWC and a plan of `direct_weights_plan.py` it computes dW in KRSC, or partial sums
-of it. For a block of output pixels, PANEL channels of the source are copied into a small window,
-one pixel after another. The window stays in the first-level cache while every tap and every filter
-multiplies it. Rows of dW are filters and its columns channels, so products are added where dW
-stores them. If images have few channels, all channels are copied and the taps of a filter row are
-one run; with whole panels of filters the product is then transposed, so that vectors hold filters.
-Source: `brgemm.py`; the blocking as in Goto & van de Geijn, "Anatomy of High-Performance Matrix
-Multiplication" (2008). Read next: `layers/kernels/cpu/partials.py`.
+From x and dy in NHWC and a blocking of `direct_weights_blocking.py` it computes dW in KRSC, or
+partial sums of it. For a block of output pixels, PANEL channels of the source are copied into a
+small window, one pixel after another. The window stays in the first-level cache while every tap and
+every filter multiplies it. Rows of dW are filters and its columns channels, so products are added
+where dW stores them. If images have few channels, all channels are copied and the taps of a filter
+row are one run; with whole panels of filters the product is then transposed, so that vectors hold
+filters. Source: `brgemm.py`; the blocking as in Goto & van de Geijn, "Anatomy of High-Performance
+Matrix Multiplication" (2008). Read next: `layers/kernels/cpu/partials.py`.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ from ooctrain.layers.kernels.cpu.conv.brgemm import (
     multiply_outer_one,
     multiply_outer_wide,
 )
-from ooctrain.layers.kernels.cpu.conv.direct_weights_plan import WeightGradient
-from ooctrain.layers.kernels.cpu.runtime.jit import inner, kernel
+from ooctrain.layers.kernels.cpu.conv.direct_weights_blocking import WeightGradient
+from ooctrain.layers.kernels.cpu.padded_windows import copy_panel, copy_window
+from ooctrain.layers.kernels.cpu.runtime.kernel_jit import inner, kernel
 from ooctrain.layers.kernels.cpu.tiling import PANEL
-from ooctrain.layers.kernels.cpu.window import copy_panel, copy_window
 
 _floats, _tables, _whole = types.float32[::1], types.int64[::1], types.int64
 _numbers = types.NamedUniTuple(_whole, len(WeightGradient._fields), WeightGradient)

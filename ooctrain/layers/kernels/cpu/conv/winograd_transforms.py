@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from ooctrain.layers.kernels.cpu.runtime.jit import inner
+from ooctrain.layers.kernels.cpu.runtime.kernel_jit import inner
 from ooctrain.layers.kernels.cpu.simd.simd import VL
 from ooctrain.layers.kernels.cpu.simd.simd_memory import (
     prefetch,

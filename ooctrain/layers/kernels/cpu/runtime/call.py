@@ -1,4 +1,4 @@
-"""How Python starts any kernel: one compiled function unpacks its arguments and runs its chunks.
+"""How Python starts any kernel: one compiled function unpacks its arguments, then runs its chunks.
 
 `start(recipe, team, items, chunk, order, arguments)` runs all chunks or returns a number that says
 why not. Numba's own dispatcher determines the types of all arguments anew at every call and wraps
@@ -40,17 +40,14 @@ from ooctrain.layers.kernels.cpu.runtime.entry import (
     word_at,
 )
 from ooctrain.layers.kernels.cpu.runtime.fork_join import run_job
-from ooctrain.layers.kernels.cpu.runtime.jit import callback, inner
+from ooctrain.layers.kernels.cpu.runtime.kernel_jit import callback, inner
 from ooctrain.layers.kernels.cpu.simd.simd import I64
 
-# Python's objects as compiled code sees them: numbers, tuples and NumPy arrays.
-#
-# The caller gives the address of an object and keeps the object alive. Numbers and tuples are read
-# by Python's own C functions. Of an array this reads directly the few words in which NumPy keeps
-# address, extents, element type and flags. Their offsets are compiled into every extension module
-# that was built with NumPy's headers, so they are NumPy's binary interface and do not change.
-# Source: Python/C API reference; numpy/ndarraytypes.h, PyArrayObject_fields.
-
+# Python's objects as compiled code sees them. The caller gives the address of an object and keeps
+# the object alive. Numbers and tuples are read by Python's own C functions. Of an array the few
+# words are read in which NumPy keeps address, extents, element type and flags. Their offsets are
+# compiled into every extension module that was built with NumPy's headers, so they are NumPy's
+# binary interface. Source: Python/C API reference; numpy/ndarraytypes.h, PyArrayObject_fields.
 
 _address, _whole = types.int64, types.int64
 
@@ -101,6 +98,8 @@ def array_extent(array, dimension):
     """Number of elements along a dimension."""
     return word_at(word_at(array, _EXTENTS), dimension)
 
+
+# Unpacking and starting.
 
 _FASTCALL = 0x80
 # Words of an array before its extents and strides.

@@ -1,7 +1,7 @@
-"""The way from a number to a kernel: how compiled loops call kernels whose arguments differ.
+"""From a number to a kernel: how compiled loops call kernels whose arguments differ.
 
-From a kernel of `jit.kernel` this makes its *recipe*, a few numbers by which compiled code can call
-it. Every kernel takes arguments of its own, then `lo, hi, thread`. An *entry* is a few
+From a kernel of `kernel_jit.kernel` this makes its *recipe*, a few numbers by which compiled code
+can call it. Every kernel takes arguments of its own, then `lo, hi, thread`. An *entry* is a few
 instructions, one entry for each list of argument types, `entry(function, block, lo, hi, thread)`.
 It loads the arguments from a block of memory, eight bytes each, and jumps into the kernel. The loop
 in `fork_join.py` is thus compiled once and serves all kernels. So is the code that fills the block,
@@ -24,54 +24,7 @@ from numba.np.arrayobj import make_array, populate_array
 
 from ooctrain.layers.kernels.cpu.simd.simd import I32, I64
 
-# Memory by its address: words, and arrays of any type.
-#
-# Scratch is bytes, a job's record is words, and the arguments of a call come as addresses, so
-# compiled code must read an address, a whole number, as the type that it needs. These few
-# intrinsics do that, without the generality (and the time to compile) of `ndarray.view` and
-# `numba.carray`. Nothing is checked.
-
-
-@intrinsic
-def word_at(typingctx, address, index):
-    """The int64 at address[index]."""
-
-    def codegen(context, builder, signature, args):
-        pointer = builder.inttoptr(args[0], I64.as_pointer())
-        return builder.load(builder.gep(pointer, [args[1]]))
-
-    return types.int64(types.int64, types.int64), codegen
-
-
-@intrinsic
-def put_at(typingctx, address, index, value):
-    """address[index] = value, a number of at most eight bytes."""
-
-    def codegen(context, builder, signature, args):
-        pointer = builder.gep(builder.inttoptr(args[0], I64.as_pointer()), [args[1]])
-        builder.store(args[2], builder.bitcast(pointer, args[2].type.as_pointer()))
-        return context.get_dummy_value()
-
-    return types.void(types.int64, types.int64, value), codegen
-
-
-@intrinsic
-def array_at(typingctx, address, count, dtype):
-    """The flat array of `count` elements of `dtype` (np.float64 and so on) at an address."""
-    element = dtype.instance_type
-
-    def codegen(context, builder, signature, args):
-        data = context.get_data_type(element)
-        item_bytes = I64(context.get_abi_sizeof(data))
-        array = make_array(signature.return_type)(context, builder)
-        populate_array(
-            array, data=builder.inttoptr(args[0], data.as_pointer()), shape=[args[1]],
-            strides=[item_bytes], itemsize=item_bytes, meminfo=None,
-        )  # fmt: skip
-        return array._getvalue()
-
-    return types.Array(element, 1, "C")(types.int64, types.int64, dtype), codegen
-
+# Recipes and entries.
 
 _RANGE = 3  # the arguments lo, hi, thread, which do not come from the block
 #: Type of an entry, of (function, block, lo, hi, thread); it returns 0 unless the kernel raised.
@@ -101,7 +54,8 @@ _NUMBERS = {
 
 @cache
 def recipe_of(function: Callable) -> np.ndarray | None:
-    """How to call `function`; None if it was not made by `jit.kernel`. Cost: milliseconds, once."""
+    """How to call `function`; None if it was not made by `kernel_jit.kernel`. Cost: milliseconds,
+    once."""
     compiled = _only_overload(function)
     if compiled is None:
         return None
@@ -177,3 +131,50 @@ def _entry_code(context: Any, kernel_type: ir.FunctionType) -> int:
         library.add_ir_module(module)
         library.finalize()
     return library.get_pointer_to_function(name)
+
+
+# Memory by its address. Scratch is bytes, a job's record is words, and the arguments of a call come
+# as addresses, so compiled code must read an address, a whole number, as the type that it needs,
+# without the generality (and the time to compile) of `ndarray.view` and `numba.carray`. Nothing is
+# checked.
+
+
+@intrinsic
+def word_at(typingctx, address, index):
+    """The int64 at address[index]."""
+
+    def codegen(context, builder, signature, args):
+        pointer = builder.inttoptr(args[0], I64.as_pointer())
+        return builder.load(builder.gep(pointer, [args[1]]))
+
+    return types.int64(types.int64, types.int64), codegen
+
+
+@intrinsic
+def put_at(typingctx, address, index, value):
+    """address[index] = value, a number of at most eight bytes."""
+
+    def codegen(context, builder, signature, args):
+        pointer = builder.gep(builder.inttoptr(args[0], I64.as_pointer()), [args[1]])
+        builder.store(args[2], builder.bitcast(pointer, args[2].type.as_pointer()))
+        return context.get_dummy_value()
+
+    return types.void(types.int64, types.int64, value), codegen
+
+
+@intrinsic
+def array_at(typingctx, address, count, dtype):
+    """The flat array of `count` elements of `dtype` (np.float64 and so on) at an address."""
+    element = dtype.instance_type
+
+    def codegen(context, builder, signature, args):
+        data = context.get_data_type(element)
+        item_bytes = I64(context.get_abi_sizeof(data))
+        array = make_array(signature.return_type)(context, builder)
+        populate_array(
+            array, data=builder.inttoptr(args[0], data.as_pointer()), shape=[args[1]],
+            strides=[item_bytes], itemsize=item_bytes, meminfo=None,
+        )  # fmt: skip
+        return array._getvalue()
+
+    return types.Array(element, 1, "C")(types.int64, types.int64, dtype), codegen

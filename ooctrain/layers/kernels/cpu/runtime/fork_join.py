@@ -9,7 +9,7 @@ begins with a contiguous span of chunks, so that it finds in its cache the data 
 previous call. A thread that has finished its span takes chunks from the spans of others, so a
 thread that a copy engine delays runs fewer. The result never depends on which thread runs a chunk:
 borders depend on shapes alone. Source: spin, then sleep, as in libgomp and in XNNPACK's
-pthreadpool. Read next: `fork_join.py`.
+pthreadpool. Read next: `kernel_jit.py`.
 """
 
 from __future__ import annotations
@@ -24,18 +24,15 @@ from numba.core import cgutils
 from numba.extending import intrinsic, register_jitable
 
 from ooctrain.layers.kernels.cpu.runtime.entry import DONE, ENTRY_TYPE, MOVED, array_at, word_at
-from ooctrain.layers.kernels.cpu.runtime.jit import inner, kernel
+from ooctrain.layers.kernels.cpu.runtime.kernel_jit import inner, kernel
 from ooctrain.layers.kernels.cpu.simd.simd import I32, I64, element_pointer
 
-# Words of memory that several threads read and write at once, and sleeping on them.
-#
-# A word is an element of an int64 array, given by its index. Loads and changes are atomic and
-# happen in one order on which all threads agree. Threads that run compiled code without the GIL
-# can communicate only through memory, and `fork_join.py` needs only these few intrinsics for it.
-# Sleeping is Linux's futex: a thread waits while a word has a value, and another wakes those who
-# wait on it. On other systems a waiting thread sleeps for `_NAP_US` and looks again. Source:
-# Drepper, "Futexes are tricky" (2011).
-
+# Words that several threads read and write at once. A word is an element of an int64 array, given
+# by its index. Loads and changes are atomic and happen in one order on which all threads agree,
+# since threads that run compiled code without the GIL can communicate only through memory. Sleeping
+# is Linux's futex: a thread waits while a word has a value, and another wakes those that wait on
+# it. On other systems a waiting thread sleeps for `_NAP_US` and looks again. Source: Drepper,
+# "Futexes are tricky" (2011).
 
 #: Number of the system call by processor; where it is not known, a waiting thread naps instead.
 _FUTEX_CALLS = {"x86_64": 202, "aarch64": 98, "riscv64": 98}
@@ -161,6 +158,8 @@ def processor_here(typingctx):
     return types.int64(), codegen
 
 
+# A job in words: which word holds what, then what workers and the caller do.
+
 # Places in `words`. What different threads write lies on different cache lines of 8 words.
 GENERATION = 0  # raised once for each job: what idle workers watch
 STATE = 8  # OPEN while workers may enter + WAITING if the caller sleeps + number of workers inside
@@ -256,7 +255,7 @@ def _await_job(words, seen, spins):
 
 @kernel("void(i8[::1], i8, i8)")
 def serve(words, thread, spins):
-    """The life of worker `thread`: waits for jobs, takes part in them, until told to stop."""
+    """The life of worker `thread`: waits for jobs, takes part in them, until `stop`."""
     seen = 0
     while True:
         seen = _await_job(words, seen, spins)
@@ -278,7 +277,7 @@ def _rouse(words, wanted):
 
 @inner
 def _join(words, spins):
-    """Lets nobody in any more and waits for the workers inside."""
+    """Closes the job and waits for the workers inside."""
     atomic_add(words, STATE, -OPEN)
     for _ in range(spins):
         if atomic_load(words, STATE) == 0:
@@ -347,7 +346,7 @@ def stop(words, threads):
 
 @kernel("void(i8[::1], i8)")
 def spin(words, spins):
-    """Waits as an idle worker does, for timing: nobody may be using `words`."""
+    """Waits as an idle worker does, for timing: `words` must not be in use."""
     for _ in range(spins):
         if atomic_load(words, GENERATION) != 0:
             return

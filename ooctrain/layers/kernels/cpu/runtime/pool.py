@@ -102,7 +102,7 @@ class Team:
         self._words = words = _aligned_words(fork_join.words_of(threads))
         self.start, self.words_at = call.start_function(), words.ctypes.data
         self._processors = _processors()
-        # Timed even where nobody will spin: the first call with these words makes Numba import
+        # Timed even where no worker will spin: the first call with these words makes Numba import
         # modules. Were it a worker's, a child forked meanwhile would inherit a locked import lock.
         spins = _spins(fork_join, words)
         if threads > len(self._processors):
@@ -121,7 +121,7 @@ class Team:
         ]
         for worker in self._workers:
             worker.start()
-        # A pool that nobody closed must not leave threads behind.
+        # A pool that was not closed must not leave threads behind.
         self._stop = weakref.finalize(self, fork_join.stop, words, threads)
 
     def close(self) -> None:
@@ -187,7 +187,8 @@ def _aligned_words(count: int) -> np.ndarray:
 
 
 def _spins(fork_join: ModuleType, words: np.ndarray, trial: int = 1000) -> int:
-    """Rounds of idle waiting that take SPIN_US; timed a few times, for anybody may interrupt."""
+    """Rounds of idle waiting that take SPIN_US; timed a few times, since a measurement may be
+    interrupted."""
     shortest_us = math.inf
     for _ in range(4):
         start = perf_counter()

@@ -1,9 +1,9 @@
-"""Arithmetic on vectors: + - * /, fused products, comparisons, sums of lanes.
+"""Machine vectors in Numba code: the type `f32v` with its arithmetic.
 
-The functions work on values of type `f32v` (`simd.py`). Each is one or a few machine
-instructions, and its result is the same for every lane, thread and position, NaN included, so that
-kernels may cut their work anywhere. Offsets of `simd_memory.py` count elements of a 1-d array and
-must not be negative: nothing is checked. Read next: `simd_memory.py`.
+Each function is one or a few machine instructions on vectors of VL floats (+ - * /, fused products,
+comparisons, sums of lanes), and its result is the same for every lane, thread and position, NaN
+included, so that kernels may cut their work anywhere. Offsets of `simd_memory.py` count elements of
+a 1-d array and must not be negative: nothing is checked. Read next: `simd_memory.py`.
 
     for i in range(0, n, VL):
         x = vload_upto(a, i, n - i)                        # the last vector may be partial
@@ -22,16 +22,12 @@ from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic, models, overload, register_model
 
-# One machine vector of floats as a Numba value, and how code for it is emitted.
-#
-# The instruction set is chosen once. It determines the type `f32v` and its width VL; functions
-# emit LLVM IR for `simd.py`, `simd_memory.py`, `layers/kernels/cpu/conv/brgemm.py`. LLVM's
-# auto-vectoriser guesses (alias checks, half-width vectors, wrap-around tests of indices); an
-# `@intrinsic` that emits `<VL x float>` does not, so a kernel written with these is as fast as it
-# looks and compiles quickly. VL is 16 with AVX-512, 8 with AVX2, else 4 (SSE, NEON);
-# `OOCTRAIN_SIMD=avx512|avx2|generic` overrides it, and is part of `jit.source_hash`. Source: notes
-# on prefer-256-bit in LLVM's X86 back end ("explicit vectors of 512 bits stay 512 bits wide").
-
+# The type, and how code for it is emitted. LLVM's auto-vectoriser guesses (alias checks, half-width
+# vectors, wrap-around tests of indices); an `@intrinsic` that emits `<VL x float>` does not, so a
+# kernel written with these is as fast as it looks and compiles quickly. VL is 16 with AVX-512, 8
+# with AVX2, else 4 (SSE, NEON); `OOCTRAIN_SIMD=avx512|avx2|generic` overrides it, and is part of
+# `kernel_jit.source_hash`. Source: notes on prefer-256-bit in LLVM's X86 back end ("explicit
+# vectors of 512 bits stay 512 bits wide").
 
 _WIDTHS = {"avx512": 16, "avx2": 8, "generic": 4}
 
@@ -127,6 +123,9 @@ def masked_load(builder, pointer, mask, others=None):
     others = ir.Constant(VECTOR, [0.0] * VL) if others is None else others
     place, align = vector_pointer(builder, pointer), ir.Constant(I32, 4)
     return call_llvm(builder, f"llvm.masked.load.v{VL}f32.p0", VECTOR, place, align, mask, others)
+
+
+# Arithmetic.
 
 
 @intrinsic

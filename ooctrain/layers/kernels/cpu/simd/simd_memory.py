@@ -1,4 +1,4 @@
-"""Vectors from and to memory: whole ones, partial ones, and transposed blocks.
+"""Vectors from memory or into it: whole ones, partial ones, transposed blocks.
 
 Loads and stores take a 1-d float32 array and an element offset and give or take values of type
 `f32v`. The tail of a row is read and written by the same instructions as its body, with lanes
@@ -270,11 +270,8 @@ def vinterleave3(typingctx, source, offset, stride, target, target_offset):
 
 
 # Vectors from and to bytes, in which max pooling stores the position of a maximum in its window.
-#
-# A load turns bytes of a 1-d uint8 array, from an offset on, into a vector of whole numbers as
-# floats; a store does the reverse. Positions are compared as floats, like the values to which they
-# belong, and are stored as bytes, a quarter of the size.
-
+# Positions are compared as floats, like the values to which they belong, and are stored as bytes, a
+# quarter of the size.
 
 _BYTES = ir.VectorType(I8, VL)
 
@@ -348,12 +345,10 @@ def vstore_bytes_upto(typingctx, array, offset, value, count):
     return types.void(array, types.int64, f32v, types.int64), codegen
 
 
-# Stores that bypass the caches, for data that will not be read again soon.
-#
-# An ordinary store first reads its line into the cache, which costs half as much again, and evicts
-# another line. If the result is larger than the caches (`chunks.past_caches`), neither is of use.
-# Non-temporal stores avoid both; they need addresses that are multiples of their size, and a fence
-# after them.
+# Stores that bypass the caches, for data that will not be read again soon. An ordinary store first
+# reads its line into the cache, which costs half as much again, and evicts another line. If the
+# result is larger than the caches (`chunks.past_caches`), neither is of use. Non-temporal stores
+# avoid both; they need addresses that are multiples of their size, and a fence after them.
 
 
 def _mark_past_caches(builder, store):

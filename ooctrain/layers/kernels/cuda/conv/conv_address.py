@@ -1,15 +1,15 @@
 """Where the elements of a convolution lie: the address arithmetic of all its kernels.
 
-Numbers of pixels, taps and channels, and the tuples of `conv_plan.py`, give offsets. A pixel's own
-offset may need 64 bits (an image of 20,480 x 20,480 x 64 has 2.7e10 elements) but is computed once
-for a thread; the offset of a tap relative to it fits into 32 bits. Divisions use uint32, which
+Numbers of pixels, taps and channels, and the tuples of `conv_blocking.py`, give offsets. A pixel's
+own offset may need 64 bits (an image of 20,480 x 20,480 x 64 has 2.7e10 elements) but is computed
+once for a thread; the offset of a tap relative to it fits into 32 bits. Divisions use uint32, which
 costs a sixth of int64. Every sum is enclosed in `int32(...)` or `uint32(...)`, because Numba would
 widen it to 64 bits. Read next: `conv_naive.py`.
 """
 
 from __future__ import annotations
 
-from ooctrain.layers.kernels.cuda.conv.conv_plan import (
+from ooctrain.layers.kernels.cuda.conv.conv_blocking import (
     COLUMNS,
     FILTER_SIZE,
     INNER,

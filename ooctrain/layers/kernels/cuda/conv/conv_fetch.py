@@ -1,11 +1,11 @@
-"""How the products of `conv_gemm.py` load their factors and store their results, four at a time.
+"""How the products of `conv_gemm.py` load their factors, four at a time.
 
-Places and tables of terms give tuples of four float32, with zeros outside the image or the sum.
-Where the number of channels is a multiple of four, four terms of a sum are contiguous: they are one
-128-bit load, with one entry in the table of terms. Otherwise (the three colours of an image) each
-term may belong to another tap, so it has an entry of its own and is loaded by itself. The rest of a
-kernel is the same for both. One to three channels can also be padded to four with zeros. Read next:
-`conv_gemm.py`.
+Places and tables of terms give tuples of four float32, with zeros outside the image or the sum;
+results are stored in fours too. Where the number of channels is a multiple of four, four terms of a
+sum are contiguous: they are one 128-bit load, with one entry in the table of terms. Otherwise (the
+three colours of an image) each term may belong to another tap, so it has an entry of its own and is
+loaded by itself. The rest of a kernel is the same for both. One to three channels can also be
+padded to four with zeros. Read next: `conv_gemm.py`.
 """
 
 from __future__ import annotations
@@ -21,19 +21,16 @@ from ooctrain.layers.kernels.cuda.conv.conv_address import (
     term_shift,
     term_weight,
 )
-from ooctrain.layers.kernels.cuda.conv.conv_plan import PIXELS, SOURCE_C
+from ooctrain.layers.kernels.cuda.conv.conv_blocking import PIXELS, SOURCE_C
 from ooctrain.layers.kernels.cuda.conv.tile_product import THREADS
 from ooctrain.layers.kernels.cuda.runtime.intrinsics import ld4, st4
 from ooctrain.layers.kernels.cuda.runtime.shim import device, int32, int64, uint32, uint64
 
-# Values that a block of `conv_gemm.py` computes once and looks up again in every step.
-#
-# They are stored for pixels or terms as words of shared memory, and read back as tuples. Where a
-# term of the sums lies relative to a pixel takes two divisions and a dozen products to find, is
-# the same for all pixels, and is needed for a moment in each step. So each thread of a block
-# computes it for one term, and after a barrier every thread that fetches reads it back. Keeping it
-# in registers would spill sums to memory, because a thread's registers are filled by its 64 sums,
-# a step's sixteen factors and the next step's eight.
+# Values that a block computes once, keeps in shared memory, and looks up again in every step. Where
+# a term of the sums lies relative to a pixel takes two divisions and a dozen products to find, and
+# is the same for all pixels. So each thread of a block computes it for one term, and after a
+# barrier every thread that fetches reads it back. Registers have no space for it: they are filled
+# by a thread's 64 sums, a step's sixteen factors and the next step's eight.
 
 
 @device
@@ -81,6 +78,8 @@ def keep_weighed_term(terms, i, term, first_channel, source, taps):
     places[i], places[uint32(i + uint32(THREADS))] = down, right
     places[uint32(i + uint32(2 * THREADS))] = term_weight(term, taps)
 
+
+# Loads and stores.
 
 ZERO = np.float32(0)
 

@@ -18,8 +18,9 @@ from __future__ import annotations
 from functools import cache
 from typing import Any
 
-from ooctrain.layers.kernels.cuda.conv import conv_plan
+from ooctrain.layers.kernels.cuda.conv import conv_blocking
 from ooctrain.layers.kernels.cuda.conv.conv_address import filter_start, pixel_place, terms_of
+from ooctrain.layers.kernels.cuda.conv.conv_blocking import INNER, OUTER
 from ooctrain.layers.kernels.cuda.conv.conv_fetch import (
     filter_quad,
     filter_singles,
@@ -31,7 +32,6 @@ from ooctrain.layers.kernels.cuda.conv.conv_fetch import (
     store_upto,
 )
 from ooctrain.layers.kernels.cuda.conv.conv_pieces import CORRELATION, correlate_by_tiles
-from ooctrain.layers.kernels.cuda.conv.conv_plan import INNER, OUTER
 from ooctrain.layers.kernels.cuda.conv.conv_weights import grad_weight
 from ooctrain.layers.kernels.cuda.conv.tile_product import (
     A_STRIDE,
@@ -181,7 +181,7 @@ def _epilogue(columns: int) -> Any:
     return store_results
 
 
-def correlate(launcher: Launcher, correlation: conv_plan.Correlation, x, w, bias, y) -> None:
+def correlate(launcher: Launcher, correlation: conv_blocking.Correlation, x, w, bias, y) -> None:
     """y[pixel, o] = sum over terms of x times w [+ bias]."""
     _, taps, target = correlation
     columns = NARROW if target.outer <= NARROW else WIDE

@@ -5,8 +5,8 @@ written but launched, with one thread for each result. Neighbouring threads take
 channels, so that their writes are contiguous. Every thread reads all its factors itself, 2 R S C
 numbers for a result, most of which other threads read as well. This suits filters of one channel
 (depthwise), which have nothing to share. The gradient of a weight sums over all pixels, in the
-splits of `conv_plan.splits`, whose results are added in order. Read next: `conv_tiled.py`, which
-shares the loads.
+splits of `conv_blocking.splits`, whose results are added in order. Read next: `conv_tiled.py`,
+which shares the loads.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from __future__ import annotations
 import numpy as np
 
 from ooctrain.layers.conv2d import ConvShape
-from ooctrain.layers.kernels.cuda.conv import conv_plan
+from ooctrain.layers.kernels.cuda.conv import conv_blocking
 from ooctrain.layers.kernels.cuda.conv.conv_address import (
     filter_offset,
     source_offset,
@@ -23,8 +23,7 @@ from ooctrain.layers.kernels.cuda.conv.conv_address import (
     target_offset,
     terms_of,
 )
-from ooctrain.layers.kernels.cuda.conv.conv_pieces import add_partials
-from ooctrain.layers.kernels.cuda.conv.conv_plan import (
+from ooctrain.layers.kernels.cuda.conv.conv_blocking import (
     COLUMNS,
     INNER,
     OUTER,
@@ -32,6 +31,7 @@ from ooctrain.layers.kernels.cuda.conv.conv_plan import (
     TAP_COUNT,
     TARGET_C,
 )
+from ooctrain.layers.kernels.cuda.conv.conv_pieces import add_partials
 from ooctrain.layers.kernels.cuda.runtime.launcher import Launcher, blocks_for
 from ooctrain.layers.kernels.cuda.runtime.shim import cuda, int32, int64, kernel, uint32
 
@@ -89,7 +89,7 @@ def _grad_weight(x, dy, partials, source, taps, pixels, filters_per_group):
         partials[split + int64(k) * terms + position] = total
 
 
-def correlate(launcher: Launcher, correlation: conv_plan.Correlation, x, w, bias, y) -> None:
+def correlate(launcher: Launcher, correlation: conv_blocking.Correlation, x, w, bias, y) -> None:
     """y[pixel, o] = sum over terms of x times w [+ bias]."""
     source, taps, target = correlation
     count = target.pixels * target.c
@@ -102,8 +102,8 @@ def correlate(launcher: Launcher, correlation: conv_plan.Correlation, x, w, bias
 
 def grad_weight(launcher: Launcher, shape: ConvShape, x, dy, dw, workspace) -> None:
     """dw = sum over pixels of dy times what the tap reads."""
-    source, taps, pixels = conv_plan.grad_weight(shape)
-    splits = conv_plan.splits(shape)
+    source, taps, pixels = conv_blocking.grad_weight(shape)
+    splits = conv_blocking.splits(shape)
     partials = launcher.part(workspace, 0, splits * dw.size, "float32") if splits > 1 else dw
     blocks = blocks_for(dw.size, THREADS), splits
     launcher.launch(_grad_weight, blocks, x, dy, partials, source, taps, pixels, shape.kg)

@@ -13,14 +13,14 @@ from typing import Any
 import numpy as np
 
 from ooctrain.layers.conv2d import ConvShape
-from ooctrain.layers.kernels.cuda.conv.conv_plan import Correlation
+from ooctrain.layers.kernels.cuda.conv.conv_blocking import Correlation
 from ooctrain.layers.kernels.cuda.runtime.launcher import Launcher, blocks_for
 from ooctrain.layers.kernels.cuda.runtime.shim import Kernel, cuda, kernel, uint32
 
 THREADS = 256
 ZERO = np.float32(0)
 #: Arguments of a kernel for a correlation by tiles: x, w, bias, whether there is one, y; and the
-#: numbers of `conv_plan.Source`, `Taps` and `Target`.
+#: numbers of `conv_blocking.Source`, `Taps` and `Target`.
 CORRELATION = (
     "void(f4[::1], f4[::1], f4[::1], i4, f4[::1], UniTuple(i4, 9), UniTuple(i4, 9), "
     "UniTuple(i4, 11))"
@@ -73,7 +73,7 @@ def correlate_by_tiles(
     """y[pixel, o] = sum over terms of x times w [+ bias].
 
     Args:
-        kernel: of the signature CORRELATION.
+        kernel: a kernel of the signature CORRELATION.
         tile: pixels and filters of a block.
         arrays: x, w, bias or None, y.
     """

@@ -3,26 +3,25 @@
 It computes the sums of `conv_gemm.py` in float32, with factors rounded to TF32 (10 bits of
 mantissa). A warp's `mma` does in one instruction the work of 32 multiply-adds in each lane, so
 everything else must cost less too. Copies go straight into shared memory, into a ring of three
-stages of sixteen terms each. One barrier for each step tells that a stage is filled and that
+stages of sixteen terms each. One barrier for each step signals that a stage is filled and that
 another may be overwritten. A thread walks from term to term: within a tap it only counts on, and
 only at the next tap does it compute the place anew. So 196 instructions surround 32 products on
 Hopper, where 235 did before (`tests/support/sass.py` counts); some fifty of them are reached
 only at the next tap. Needs compute capability 8.0. Sums over one to three channels go to
-`conv_tf32_few.py`, over others that are no multiple of four to `conv_gemm.py`. Source: CUTLASS,
-"Efficient GEMM in CUDA"; PTX ISA. Read next: `tensor_core.py`, `tensor_core.py`, then
+`conv_tf32_few.py`, over others that are not a multiple of four to `conv_gemm.py`. Source: CUTLASS,
+"Efficient GEMM in CUDA"; PTX ISA. Read next: `tensor_core.py`, then
 `conv_tf32_few.py`.
 """
 
 from __future__ import annotations
 
-from ooctrain.layers.kernels.cuda.conv import conv_gemm, conv_plan, conv_tf32_few
+from ooctrain.layers.kernels.cuda.conv import conv_blocking, conv_gemm, conv_tf32_few
 from ooctrain.layers.kernels.cuda.conv.conv_address import (
     filter_start,
     inside_source,
     terms_of,
 )
-from ooctrain.layers.kernels.cuda.conv.conv_pieces import CORRELATION, correlate_by_tiles
-from ooctrain.layers.kernels.cuda.conv.conv_plan import (
+from ooctrain.layers.kernels.cuda.conv.conv_blocking import (
     INNER,
     OUTER,
     SOURCE_C,
@@ -30,6 +29,7 @@ from ooctrain.layers.kernels.cuda.conv.conv_plan import (
     SPACING_H,
     SPACING_W,
 )
+from ooctrain.layers.kernels.cuda.conv.conv_pieces import CORRELATION, correlate_by_tiles
 from ooctrain.layers.kernels.cuda.conv.conv_tf32_weights import grad_weight
 from ooctrain.layers.kernels.cuda.conv.tensor_core import (
     AMPERE,
@@ -136,7 +136,7 @@ def _copy_terms(tiles, at, x, w, walk, there, places, starts):
     Args:
         tiles, at: shared memory, and where in it the thread's first copy goes.
         walk, there: where its terms lie, and which of them are there.
-        places, starts: of both pixels and both filters.
+        places, starts: those of both pixels and both filters.
     """
     (exists, low, high), (_, _, _, _, _, distance, weight) = there, walk
     further = uint64(ROWS_AT_ONCE * DEPTH)
@@ -234,7 +234,7 @@ def _correlate(x, w, bias, has_bias, y, source, taps, target):
         _store_rows(y, tiles, first, thread, (group, first_column), target, bias, has_bias)
 
 
-def correlate(launcher: Launcher, correlation: conv_plan.Correlation, x, w, bias, y) -> None:
+def correlate(launcher: Launcher, correlation: conv_blocking.Correlation, x, w, bias, y) -> None:
     """y[pixel, o] = sum over terms of x times w [+ bias]."""
     inner = correlation[1].inner
     if inner < 4:

@@ -13,14 +13,12 @@ compute capability 8.0. Read next: `conv_tf32_weights.py`.
 
 from __future__ import annotations
 
-from ooctrain.layers.kernels.cuda.conv import conv_plan
+from ooctrain.layers.kernels.cuda.conv import conv_blocking
 from ooctrain.layers.kernels.cuda.conv.conv_address import (
     filter_start,
     inside_source,
 )
-from ooctrain.layers.kernels.cuda.conv.conv_fetch import few_words
-from ooctrain.layers.kernels.cuda.conv.conv_pieces import CORRELATION, correlate_by_tiles
-from ooctrain.layers.kernels.cuda.conv.conv_plan import (
+from ooctrain.layers.kernels.cuda.conv.conv_blocking import (
     INNER,
     OUTER,
     SOURCE_C,
@@ -29,6 +27,8 @@ from ooctrain.layers.kernels.cuda.conv.conv_plan import (
     SPACING_W,
     TAP_COUNT,
 )
+from ooctrain.layers.kernels.cuda.conv.conv_fetch import few_words
+from ooctrain.layers.kernels.cuda.conv.conv_pieces import CORRELATION, correlate_by_tiles
 from ooctrain.layers.kernels.cuda.conv.tensor_core import (
     AMPERE,
     DEPTH,
@@ -184,6 +184,6 @@ def _correlate(x, w, bias, has_bias, y, source, taps, target):
         _store_rows(y, tiles, first_row, thread, (group, first_column), target, bias, has_bias)
 
 
-def correlate(launcher: Launcher, correlation: conv_plan.Correlation, x, w, bias, y) -> None:
+def correlate(launcher: Launcher, correlation: conv_blocking.Correlation, x, w, bias, y) -> None:
     """y[pixel, o] = sum over terms of x times w [+ bias], of one to three channels a tap."""
     correlate_by_tiles(launcher, _correlate, (TILE_ROWS, NARROW), correlation, x, w, bias, y)

@@ -17,13 +17,13 @@ from dataclasses import replace
 from ooctrain.layers.conv2d import ConvShape
 from ooctrain.layers.kernels.cuda.conv import conv_weights
 from ooctrain.layers.kernels.cuda.conv.conv_address import terms_of
+from ooctrain.layers.kernels.cuda.conv.conv_blocking import INNER
 from ooctrain.layers.kernels.cuda.conv.conv_fetch import (
     filters_quad,
     filters_singles,
     pixel_few,
     pixel_quad,
 )
-from ooctrain.layers.kernels.cuda.conv.conv_plan import INNER
 from ooctrain.layers.kernels.cuda.conv.conv_weights import WeightForm, launch, weight_kernel
 from ooctrain.layers.kernels.cuda.conv.tensor_core import mma_tf32, round_tf32
 from ooctrain.layers.kernels.cuda.conv.tile_product import TILE_DEPTH, WIDE

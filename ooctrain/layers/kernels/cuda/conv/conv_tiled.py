@@ -14,7 +14,7 @@ from __future__ import annotations
 import numpy as np
 
 from ooctrain.layers.conv2d import ConvShape
-from ooctrain.layers.kernels.cuda.conv import conv_plan
+from ooctrain.layers.kernels.cuda.conv import conv_blocking
 from ooctrain.layers.kernels.cuda.conv.conv_address import (
     filter_offset,
     pixel_place,
@@ -25,13 +25,13 @@ from ooctrain.layers.kernels.cuda.conv.conv_address import (
     term_shift,
     terms_of,
 )
+from ooctrain.layers.kernels.cuda.conv.conv_blocking import INNER, OUTER, PIXELS
 from ooctrain.layers.kernels.cuda.conv.conv_fetch import term_of_pixel
 from ooctrain.layers.kernels.cuda.conv.conv_pieces import (
     CORRELATION,
     add_partials,
     correlate_by_tiles,
 )
-from ooctrain.layers.kernels.cuda.conv.conv_plan import INNER, OUTER, PIXELS
 from ooctrain.layers.kernels.cuda.runtime.launcher import Launcher, blocks_for
 from ooctrain.layers.kernels.cuda.runtime.shim import (
     cuda,
@@ -150,15 +150,15 @@ def _grad_weight(x, dy, partials, source, taps, pixels, outer, groups):
         partials[line * terms + term] = total
 
 
-def correlate(launcher: Launcher, correlation: conv_plan.Correlation, x, w, bias, y) -> None:
+def correlate(launcher: Launcher, correlation: conv_blocking.Correlation, x, w, bias, y) -> None:
     """y[pixel, o] = sum over terms of x times w [+ bias]."""
     correlate_by_tiles(launcher, _correlate, (TILE, TILE), correlation, x, w, bias, y)
 
 
 def grad_weight(launcher: Launcher, shape: ConvShape, x, dy, dw, workspace) -> None:
     """dw[k, term] = sum over pixels of what the term reads times dy[pixel, k], in splits."""
-    source, taps, pixels = conv_plan.grad_weight(shape)
-    splits = conv_plan.splits(shape)
+    source, taps, pixels = conv_blocking.grad_weight(shape)
+    splits = conv_blocking.splits(shape)
     partials = launcher.part(workspace, 0, splits * dw.size, "float32") if splits > 1 else dw
     terms = taps.count * taps.inner
     blocks = blocks_for(terms, TILE), blocks_for(shape.kg, TILE), shape.groups * splits

@@ -1,4 +1,4 @@
-"""The gradient of the weight as a matrix product whose sum runs over pixels: one loop for all.
+"""The gradient of the weight as a matrix product whose sum runs over pixels.
 
 Activations x and gradients dy, both NHWC, give dW, or one partial result for each split of the
 pixels. dW is terms (taps x channels) x filters. In x and dy the channels are contiguous, so factors
@@ -7,7 +7,7 @@ sixteen. Where a pixel reads takes two divisions to find, so each thread of a bl
 one of 256 pixels, and all look it up. Few filters and many pixels would keep few blocks busy, so
 pixels are cut into splits by shape alone, whose results are added in order. A `WeightForm` contains
 the differences between float32 and TF32. Source: Chetlur et al., "cuDNN" (2014), section 3. Read
-next: `conv_weights.py`, `conv_tf32_weights.py`.
+next: `conv_tf32_weights.py`.
 """
 
 from __future__ import annotations
@@ -18,8 +18,9 @@ from functools import cache
 from typing import Any
 
 from ooctrain.layers.conv2d import ConvShape
-from ooctrain.layers.kernels.cuda.conv import conv_plan
+from ooctrain.layers.kernels.cuda.conv import conv_blocking
 from ooctrain.layers.kernels.cuda.conv.conv_address import terms_of
+from ooctrain.layers.kernels.cuda.conv.conv_blocking import INNER
 from ooctrain.layers.kernels.cuda.conv.conv_fetch import (
     filters_quad,
     filters_singles,
@@ -31,7 +32,6 @@ from ooctrain.layers.kernels.cuda.conv.conv_fetch import (
     store_upto,
 )
 from ooctrain.layers.kernels.cuda.conv.conv_pieces import add_partials
-from ooctrain.layers.kernels.cuda.conv.conv_plan import INNER
 from ooctrain.layers.kernels.cuda.conv.tile_product import (
     A_STRIDE,
     LONG_DEPTH,
@@ -201,8 +201,8 @@ def launch(
         arrays: x, dy, dw.
     """
     x, dy, dw = arrays
-    source, taps, pixels = conv_plan.grad_weight(shape)
-    splits, terms = conv_plan.splits(shape), taps.count * (4 if form.padded else taps.inner)
+    source, taps, pixels = conv_blocking.grad_weight(shape)
+    splits, terms = conv_blocking.splits(shape), taps.count * (4 if form.padded else taps.inner)
     partials = launcher.part(workspace, 0, splits * dw.size, "float32") if splits > 1 else dw
     blocks = (
         blocks_for(terms, TILE_ROWS), blocks_for(shape.kg, form.columns), shape.groups * splits,
@@ -211,12 +211,10 @@ def launch(
     add_partials(launcher, partials, splits, dw)
 
 
-# The gradient of the weight in float32: forms of `conv_weights.py`.
-#
-# Activations x and gradients dy, both NHWC, give dW. A thread multiplies eight terms by eight
-# filters of each pixel, or by four where there are few filters, as in `conv_gemm.py`. Then 83 of
-# 100 instructions of the loop are multiply-adds, 79 for 64 filters, 68 where each term is loaded
-# by itself (`tests/support/sass.py` counts).
+# The forms in float32. A thread multiplies eight terms by eight filters of each pixel, or by four
+# where there are few filters, as in `conv_gemm.py`. Then 83 of 100 instructions of the loop are
+# multiply-adds, 79 for 64 filters, 68 where each term is loaded by itself (`tests/support/sass.py`
+# counts).
 
 
 @device

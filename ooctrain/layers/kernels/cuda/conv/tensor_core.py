@@ -1,11 +1,11 @@
-"""Instructions of Ampere and later: asynchronous copies, ldmatrix, matrix products in TF32.
+"""Products on tensor cores: the instructions of Ampere, with the layout that they want.
 
 A warp multiplies 16 x 8 by 8 x 8 matrices in one instruction, and each lane holds a few elements of
 them, its fragment. `ldmatrix_x4` distributes four 8 x 4 matrices from shared memory in exactly that
 arrangement. `copy_async` fills shared memory without passing through registers, while the warp
 multiplies. Copies and products are emulated with the meaning that the PTX ISA gives them
-(`testing/emulator_block.py`, `testing/emulator_block.py`). Source: PTX ISA,
-sections "cp.async", "ldmatrix", "mma.m16n8k8". Read next: `conv_tf32.py`.
+(`testing/emulator_block.py`). Source: PTX ISA, sections "cp.async", "ldmatrix", "mma.m16n8k8". Read
+next: `conv_tf32.py`.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from numba import float32, float64, njit
 from numba.core import cgutils, types
 
 from ooctrain.layers.kernels.cuda.conv.conv_address import pixel_place, target_offset
+from ooctrain.layers.kernels.cuda.conv.conv_blocking import OUTER, PIXELS
 from ooctrain.layers.kernels.cuda.conv.conv_fetch import load_upto, store_upto
-from ooctrain.layers.kernels.cuda.conv.conv_plan import OUTER, PIXELS
 from ooctrain.layers.kernels.cuda.conv.tile_product import PADDING, THREADS
 from ooctrain.layers.kernels.cuda.quads import sum_quad
 from ooctrain.layers.kernels.cuda.runtime.intrinsics import (
@@ -189,14 +189,11 @@ def mma_tf32(typing_context, a, b, c):
     return FOUR_FLOATS(FOUR_FLOATS, TWO_FLOATS, FOUR_FLOATS), codegen
 
 
-# How factors for tensor cores lie in shared memory, and how a block's results leave it.
-#
-# When data enter and leave shared memory, 32 lanes access it at once, and no two of them should
-# use the same bank. `ldmatrix` reads eight rows of 16 bytes, so the order of the 16-byte chunks in
-# a row depends on the row's number. The sums that `mma` leaves in a warp's registers go through
-# shared memory, in rows with four words of padding between them, and from there to memory in whole
-# rows. Source: CUTLASS, "Efficient GEMM in CUDA".
-
+# How factors lie in shared memory, and how a block's results leave it. 32 lanes access shared
+# memory at once, and no two of them should use the same bank. `ldmatrix` reads eight rows of 16
+# bytes, so the order of the 16-byte chunks in a row depends on the row's number. The sums that
+# `mma` leaves in a warp's registers go through shared memory, in rows with four words of padding
+# between them, and from there to memory in whole rows. Source: CUTLASS, "Efficient GEMM in CUDA".
 
 AMPERE = (8, 0)
 #: Words of a row of a tile: terms of one step.
@@ -290,7 +287,7 @@ def epilogue(high: int, across: int, columns: int) -> tuple[Any, Any]:
 
     Args:
         high, across: products of 16 x 8 of a warp.
-        columns: of the block's results.
+        columns: columns of the block's results.
     """
     stride, quads = columns + PADDING, columns // 4
 

@@ -129,7 +129,7 @@ def target_of(kernel: Kernel, capability: Capability) -> str:
 
 
 def key_of(kernel: Kernel, capability: Capability, made_by: str) -> str:
-    """What a kernel's code depends on, as a name for a file; empty: it cannot be told.
+    """What a kernel's code depends on, as a name for a file; empty: it cannot be determined.
 
     Args:
         made_by: the toolkit.
@@ -158,7 +158,7 @@ def sources() -> str:
 
 @cache
 def toolkit() -> str:
-    """Who makes code here: Numba's target, NVIDIA's libraries."""
+    """What makes code here: Numba's target, NVIDIA's libraries."""
     versions = [f"{name} {_version(name)}" for name in _DISTRIBUTIONS if _version(name)]
     home = os.environ.get("CUDA_HOME", "")
     return " ".join([shim.cuda.implementation, *versions, home])

@@ -153,7 +153,7 @@ def fma(typing_context, x, y, z):
 def ld4_twin(array, offset):
     """What `ld4` means."""
     if offset % 4 != 0:
-        raise ValueError("128-bit access at an offset that is no multiple of 4", offset)
+        raise ValueError("128-bit access at an offset that is not a multiple of 4", offset)
     return array[offset], array[offset + 1], array[offset + 2], array[offset + 3]
 
 
@@ -161,7 +161,7 @@ def ld4_twin(array, offset):
 def st4_twin(array, offset, values):
     """What `st4` means."""
     if offset % 4 != 0:
-        raise ValueError("128-bit access at an offset that is no multiple of 4", offset)
+        raise ValueError("128-bit access at an offset that is not a multiple of 4", offset)
     for lane in range(4):
         array[offset + lane] = values[lane]
 
@@ -170,7 +170,7 @@ def st4_twin(array, offset, values):
 def ld4_bytes_twin(array, offset):
     """What `ld4_bytes` means."""
     if offset % 4 != 0:
-        raise ValueError("32-bit access at an offset that is no multiple of 4", offset)
+        raise ValueError("32-bit access at an offset that is not a multiple of 4", offset)
     return (
         uint32(array[offset]), uint32(array[offset + 1]), uint32(array[offset + 2]),
         uint32(array[offset + 3]),
@@ -181,7 +181,7 @@ def ld4_bytes_twin(array, offset):
 def st4_bytes_twin(array, offset, values):
     """What `st4_bytes` means."""
     if offset % 4 != 0:
-        raise ValueError("32-bit access at an offset that is no multiple of 4", offset)
+        raise ValueError("32-bit access at an offset that is not a multiple of 4", offset)
     for lane in range(4):
         if values[lane] > 255:
             raise ValueError("a number that a byte does not hold", values[lane])

@@ -1,10 +1,10 @@
-"""How a driver function starts a kernel: one Protocol, fulfilled by a GPU and by the emulator.
+"""How a function of the host starts a kernel: one Protocol, fulfilled by a GPU or by the emulator.
 
 A `Kernel`, the number of blocks, arrays of any number of dimensions and plain numbers are queued on
 the launcher's stream. Kernels see one-dimensional arrays and numbers of exactly their signature's
 types, since a launch costs Python about 4 us for each array and an index of the wrong width costs
-registers. The launcher flattens and casts, so that drivers read like formulas. Read next:
-`layers/kernels/cuda/elementwise.py`; `ooctrain/testing/emulator.py`.
+registers. The launcher flattens and casts, so that the functions that call it read like formulas.
+Read next: `layers/kernels/cuda/elementwise.py`; `ooctrain/testing/emulator.py`.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ def part_of(workspace: Any, offset_bytes: int, count: int, dtype: str) -> Any:
     size_bytes = count * np.dtype(dtype).itemsize
     if offset_bytes + size_bytes > workspace.size:
         raise ConfigError(
-            "a kernel wants more workspace than its call asked for",
+            "a kernel wants more workspace than its call requested",
             numbers=f"{offset_bytes + size_bytes} of {workspace.size} bytes",
         )
     return workspace[offset_bytes : offset_bytes + size_bytes].view(np.dtype(dtype))
@@ -106,12 +106,10 @@ def _flat_on_device(array: Any) -> Any:
     return array.ravel() if flat is None else flat
 
 
-# What the cuda device needs from Numba: arrays over raw addresses, launches, a kernel to try both.
-#
-# Memory is the engine's own, so a Numba device array only describes an address; Numba gets this
-# description through the CUDA array interface. Its "stream" is None: any other value makes the
-# host wait for that stream each time, while the device's own events already keep the order. All
-# launches go to one stream. Source: Numba, CUDA array interface, version 3.
+# Launches by Numba, over raw addresses. Memory is the engine's own, so a Numba device array only
+# describes an address; Numba gets this description through the CUDA array interface. Its "stream"
+# is None: any other value makes the host wait for that stream each time, while the device's own
+# events already keep the order. Source: Numba, CUDA array interface, version 3.
 
 
 class _Described:

@@ -93,14 +93,11 @@ def _number(kind: Any, value: Any) -> Any:
     return bits - (1 << kind.bitwidth) if kind.signed and bits >> kind.bitwidth - 1 else bits
 
 
-# Kernels whose changing numbers are in memory: the compiled PTX, with other loads.
-#
-# A graph of launches keeps the arguments with which it was recorded, so a number that changes from
-# step to step must not be an argument. A kernel says which of its arguments may change
-# (`changing`). In its PTX each of these parameters becomes the address of a number, and each load
-# of the parameter a load from that address. Only the loads are changed, so the arithmetic, and
-# with it every bit, stays the same. Source: PTX ISA, "ld" and "cvta".
-
+# Kernels whose changing numbers are in memory. A graph of launches keeps the arguments with which
+# it was recorded, so a number that changes from step to step must not be an argument. A kernel says
+# which of its arguments may change (`changing`). In its PTX each of these parameters becomes the
+# address of a number, and each load of the parameter a load from that address. Only the loads are
+# changed, so the arithmetic, and with it every bit, stays the same. Source: PTX ISA, "ld", "cvta".
 
 _ADDRESS = "%address_of_number"
 

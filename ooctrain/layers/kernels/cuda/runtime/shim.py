@@ -4,8 +4,8 @@ A Python function written in Numba's CUDA dialect becomes a `Kernel`, which is p
 compiled form is made when it is first launched on a GPU (`compiled`) and its PTX without any driver
 (`compile_ptx`); the emulator in `ooctrain.testing` reads its source. Signature and block size are
 part of the kernel, because a kernel's index arithmetic is right for one block size only. Kernel
-files import `cuda`, `intrinsic` and the number types from here. `shim.py` chooses between Numba's
-two CUDA targets. Source: Numba CUDA manual. Read next: `shim.py`, `intrinsics.py`, `launcher.py`.
+files import `cuda`, `intrinsic` and the number types from here. Source: Numba CUDA manual. Read
+next: `intrinsics.py`, `launcher.py`.
 """
 
 from __future__ import annotations
@@ -26,15 +26,12 @@ from numba.core import config, sigutils
 
 from ooctrain.errors import ConfigError
 
-# Numba's CUDA target, whichever works here: numba-cuda, or the one inside Numba.
-#
-# The result is the module `numba.cuda`, complete. numba-cuda replaces Numba's own target when
-# `numba.cuda` is imported, but loads the modules that every compilation needs only later. So all
-# of them are loaded here at once; if that fails, numba-cuda is removed and Numba's own target is
-# imported. Either will do: kernels use only what both have. numba-cuda 0.30.4 asks NumPy for
-# `row_stack`, which NumPy 2.5 no longer has and no later numba-cuda will fix
+# The module `numba.cuda`, whichever works here: numba-cuda's, or the one inside Numba. numba-cuda
+# replaces Numba's own target when `numba.cuda` is imported, but loads the modules that every
+# compilation needs only later. So all of them are loaded at once; if that fails, numba-cuda is
+# removed and Numba's own target is imported. Kernels use only what both have. numba-cuda 0.30.4
+# needs `row_stack` of NumPy, which NumPy 2.5 no longer has and no later numba-cuda will fix
 # (NVIDIA/numba-cuda#907): it gets one while it loads.
-
 
 #: What the first compilation loads.
 _NEEDED = (
@@ -82,6 +79,8 @@ def _row_stack() -> Iterator[None]:
     finally:
         delattr(np, _GONE)
 
+
+# Kernels.
 
 __all__ = [
     "Capability", "Kernel", "argument_types", "compile_ptx", "compiled", "cuda", "device",
@@ -202,7 +201,7 @@ def why_no_ptx() -> str:
 @contextmanager
 def _pretend_device(capability: Capability) -> Iterator[None]:
     """Numba asks the current device for its capability when a kernel calls a device function."""
-    from numba.cuda import dispatcher  # which Numba's simulator lacks
+    from numba.cuda import dispatcher  # which Numba's simulator does not have
 
     asked = dispatcher.get_current_device
     pretended = types.SimpleNamespace(compute_capability=capability)

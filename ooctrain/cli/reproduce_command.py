@@ -1,0 +1,126 @@
+"""`ooctrain reproduce EXPERIMENT`: a figure or table of the papers, computed here.
+
+An experiment gives tables, a figure, numbers as JSON, and the place in docs/papers.md that says
+where it agrees with the paper and where it differs. Nothing needs a GPU; simulated results are
+marked as simulated. Read next: `experiments/reproducing.py` for what an experiment is.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+
+import click
+
+from ooctrain.cli import DONE
+from ooctrain.cli.options import (
+    ALLOCATORS_TEXT,
+    Command,
+    file_option,
+    gathered,
+    json_option,
+    list_option,
+)
+from ooctrain.cli.terminal import make_console
+from ooctrain.cli.values import OneOf
+from ooctrain.experiments.paper_000.architectures import architectures
+from ooctrain.experiments.paper_000.fragmentation import fragmentation
+from ooctrain.experiments.paper_000.table1 import table1
+from ooctrain.experiments.paper_001.hybrid import hybrid
+from ooctrain.experiments.paper_002.offload_ratios import offload_ratios
+from ooctrain.experiments.paper_003.sft_images import sft
+from ooctrain.experiments.paper_004.distributed import distributed
+from ooctrain.experiments.paper_004.hmms_speeds import hmms
+from ooctrain.experiments.paper_004.split_accuracy import split_accuracy
+from ooctrain.experiments.paper_004.split_hmms import split_hmms
+from ooctrain.experiments.reproducing import Experiment, Wanted
+from ooctrain.report.numbers_file import write_numbers
+from ooctrain.step.presets import cache_base
+from ooctrain.units import parse_bytes
+
+JSON_VERSION = 2
+#: What agrees with the papers and what differs, a section for each experiment.
+PAGE = "docs/papers.md"
+
+EXPERIMENTS: Mapping[str, Experiment] = MappingProxyType(
+    {
+        "architectures": architectures,
+        "distributed": distributed,
+        "fragmentation": fragmentation,
+        "hmms": hmms,
+        "hybrid": hybrid,
+        "offload-ratios": offload_ratios,
+        "sft": sft,
+        "split-accuracy": split_accuracy,
+        "split-hmms": split_hmms,
+        "table1": table1,
+    }
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """What is computed of an experiment, as it was typed."""
+
+    quick: bool
+    physical: str
+    fresh: bool
+    names: list[str]
+    settings: list[str]
+    figure_path: str | None
+
+    def wanted(self, experiment_name: str) -> Wanted:
+        """The same as the experiment takes it. Raises ConfigError: no size of a memory."""
+        # An allocator's own file decides what it gives, and no name is made of it.
+        kept = not (self.fresh or self.quick or self.names)
+        return Wanted(
+            self.quick, parse_bytes(self.physical, what="memory"), tuple(self.names) or None,
+            self.figure_path or f"{experiment_name}.svg", tuple(self.settings),
+            cache_base() / "reproduce" if kept else None,
+        )  # fmt: skip
+
+
+ASKED_OPTIONS = (
+    click.option("--quick", is_flag=True, help="Few cases: does it run, and about what comes out?"),
+    click.option("--physical", default="16GiB", show_default=True, help="Memory of the device."),
+    click.option("--fresh", is_flag=True, help="Compute everything again."),
+    list_option("--allocator", "names", text=ALLOCATORS_TEXT),
+    list_option(
+        "--set", "settings", text="Of split-accuracy: epochs=350, seeds=5, data=cifar10:DIR."
+    ),
+    file_option("--figure", "figure_path", text="Write the figure here; default: EXPERIMENT.svg."),
+)
+
+
+def asked_options(command: Command) -> Command:
+    """Adds the options of `Asked`, which the command gets as `asked`."""
+    return gathered(command, "asked", Asked, ASKED_OPTIONS)
+
+
+@click.command()
+@click.argument(
+    "experiment_name", metavar="EXPERIMENT", type=OneOf("experiment", tuple(EXPERIMENTS))
+)
+@asked_options
+@json_option
+def reproduce(experiment_name: str, asked: Asked, json_path: str | None) -> int:
+    """Compute a figure or table of the papers."""
+    console = make_console()
+    wanted = asked.wanted(experiment_name)
+    started = time.perf_counter()
+    found = EXPERIMENTS[experiment_name](wanted, console)
+    seconds = time.perf_counter() - started
+    if json_path:
+        content = {
+            "version": JSON_VERSION, "experiment": experiment_name, **found, "seconds": seconds,
+            "error": None,
+        }  # fmt: skip
+        write_numbers(json_path, content)
+    console.print(
+        f'what agrees with the paper, what differs and why: {PAGE}, section "ooctrain reproduce '
+        f'{experiment_name}"'
+    )
+    console.print(f"took {seconds:.0f} s")
+    return DONE

@@ -1,0 +1,96 @@
+"""`ooctrain simulate`: the time line of a planned step, drawn in the terminal.
+
+The step is planned for a model and a budget, or read from a plan file. The drawing has three lanes,
+the memory below them, and the numbers. Read next: `report/text.py`, `sched/simulate.py`;
+`report_command.py`, which draws the file of --json.
+"""
+
+from __future__ import annotations
+
+import click
+
+from ooctrain.api import load_plan
+from ooctrain.api import plan as make_plan
+from ooctrain.cli import DONE
+from ooctrain.cli.options import (
+    MemoryOptions,
+    Workload,
+    json_option,
+    memory_options,
+    workload_options,
+)
+from ooctrain.cli.step_limits import Limits, all_rewrites, limits
+from ooctrain.cli.terminal import bar_blocks, make_console
+from ooctrain.cli.workload import (
+    as_on,
+    classes_rows,
+    find_machine,
+    make_task,
+    make_trace,
+    split_rows,
+)
+from ooctrain.report.numbers_file import write_numbers
+from ooctrain.report.record import drawing
+from ooctrain.report.text import facts, lanes, search_rows, tiling_rows, timeline_rows
+from ooctrain.rewrite import REWRITES
+from ooctrain.sched.planning.effort import EVALUATIONS
+from ooctrain.sched.schedule import Plan
+from ooctrain.sched.simulate import simulate as run_simulator
+from ooctrain.sched.verify import verify
+from ooctrain.step.machine import Machine
+from ooctrain.step.trace import Trace
+
+JSON_VERSION = 1
+
+
+@click.command()
+@workload_options
+@memory_options
+@json_option
+@click.option(
+    "--plan",
+    "plan_path",
+    metavar="FILE",
+    help="A plan that `plan --save` wrote for the same --machine and --threads.",
+)
+def simulate(
+    workload: Workload, memory: MemoryOptions, json_path: str | None, plan_path: str | None
+) -> int:
+    """Show the time line of a planned step of MODEL."""
+    workload, console = as_on(workload, memory), make_console()
+    machine = find_machine(workload, memory)
+    task = make_task(workload)
+    trace = make_trace(task, workload)
+    budget_bytes = None
+    if plan_path is not None:
+        made = load_plan(plan_path, trace, memory.rewrites)
+        # No budget: such a file says what it needs, not what it may.
+        verify(made, trace, None, rewrites=REWRITES)
+    else:
+        found = limits(memory, machine, trace)
+        budget_bytes, made = found.budget_bytes, _plan(trace, workload, memory, machine, found)
+    timeline = run_simulator(made.schedule, made.trace, machine)
+    console.print(lanes(timeline, min(console.width, 120), bar_blocks(console)))
+    console.print()
+    rows = [*classes_rows(task, workload), *split_rows(task), ("machine", machine.name)]
+    rows += timeline_rows(timeline)
+    rows += [("instructions", str(len(made.schedule))), *tiling_rows(made), *search_rows(made)]
+    console.print(facts(rows))
+    if json_path:
+        content = {
+            "version": JSON_VERSION, "model": workload.title, "batch": workload.batch,
+            "machine": machine.name, "planner": made.notes.get("planner"),
+            "budget_bytes": budget_bytes, **drawing(made, timeline), "error": None,
+        }  # fmt: skip
+        write_numbers(json_path, content)
+    return DONE
+
+
+def _plan(
+    trace: Trace, workload: Workload, memory: MemoryOptions, machine: Machine, found: Limits
+) -> Plan:
+    return make_plan(
+        trace, found.budget_bytes, found.planner, machine, found.step.granule,
+        memory.time_limit, evaluations=memory.evaluations or EVALUATIONS,
+        host_budget=found.host_budget_bytes, seed=workload.seed, rewrites=all_rewrites(memory),
+    )  # fmt: skip

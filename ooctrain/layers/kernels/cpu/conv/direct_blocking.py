@@ -1,0 +1,298 @@
+"""How a direct convolution is cut into work items, and where everything lies in its workspace.
+
+For a `ConvShape` and a number of threads a blocking is tuples of integers. The kernels of
+`conv_direct.py` read them, and `conv_workspace.workspace_bytes` takes the size from them. Forward
+and the gradient of the input are the same gather. On a grid of positions q an output pixel is q *
+out_step + shift, and its tap t reads the source pixel q * in_step + t. Forward has one phase
+(out_step 1, in_step = stride). The gradient of the input has stride x stride phases (out_step =
+stride, in_step 1), one for each remainder of the output row and column: phase a uses the filter
+rows r with (r * dilation) mod stride = a. Pure Python, so that tracing and planning need no Numba.
+Source: Dumoulin & Visin, "A guide to convolution arithmetic for deep learning" (2016), chapter 4.
+Read next: `conv_direct.py`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import NamedTuple
+
+from ooctrain.layers.conv2d import ConvShape
+from ooctrain.layers.kernels.cpu.tiling import (
+    PANEL,
+    ROWS,
+    KernelBlocking,
+    aligned,
+    ceil_div,
+    cut_blocks,
+    place,
+)
+
+# The record of one phase in the tables: shifts of its output pixels, the number of its first tap,
+# how many it has, where its packed weights begin; and one integer unused.
+SHIFT_H, SHIFT_W, FIRST_TAP, TAP_COUNT, WEIGHTS_AT = range(5)
+PHASE_FIELDS = 6
+MIN_ITEMS = 32  # work items wanted, so that many threads share them evenly
+PRIVATE_PIXELS = 1024  # up to this many pixels, each item may pack its own weights
+FEW_WEIGHTS = 4096  # floats: half of a first-level cache of 32 KiB
+
+
+class DirectCorrelation(NamedTuple):
+    """Integers of a gather (forward or gradient of the input). Sizes in elements."""
+
+    images: int
+    in_h: int
+    in_w: int
+    in_c: int
+    out_h: int
+    out_w: int
+    out_c: int
+    groups: int
+    in_cg: int
+    out_cg: int
+    panels: int  # of one group
+    q_h0: int  # first grid row
+    q_h: int  # grid rows
+    q_w0: int
+    q_w: int
+    in_step_h: int
+    in_step_w: int
+    out_step_h: int
+    out_step_w: int
+    low_h: int  # smallest tap: the window of q begins at source row q * in_step + low
+    low_w: int
+    phases: int
+    taps: int  # of all phases
+    run: int  # elements read one after another at each tap
+    weight_row: int  # R * S * C / groups: elements of one filter
+    backward: int  # 1: weights are read for the gradient of the input
+    copied: int  # 1: source pixels are copied into a zero-bordered window first
+    private: int  # 1: each item packs its own panel of weights; 0: all are packed beforehand
+    by_tiles: int  # 1: the inner loop is over panels: all weights fit the first-level cache
+    block_images: int
+    block_rows: int
+    row_blocks: int
+    blocks: int
+    item_panels: int  # panels (of all groups together) that one item computes
+    items: int
+    window_h: int
+    window_w: int
+    rows_capacity: int
+    tap_table: int  # this and the next two: positions in the int64 view
+    source_table: int
+    rows_at: int
+    bias_at: int  # this and what follows: positions in the float32 view
+    packed_at: int
+    packed_stride: int  # from one thread's private panel to the next
+    window_at: int
+    window_stride: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Phase:
+    """Taps (source row, source column, number in the filter) of one class of output pixels."""
+
+    shift_h: int
+    shift_w: int
+    taps: tuple[tuple[int, int, int], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class _Grid:
+    """One axis of the gather: positions, steps, and for each phase (shift, ((tap, r), ...))."""
+
+    first: int
+    count: int
+    in_step: int
+    out_step: int
+    phases: tuple[tuple[int, tuple[tuple[int, int], ...]], ...]
+
+
+def forward_axis(out: int, filter_taps: int, stride: int, dilation: int, before: int) -> _Grid:
+    """Output y reads source y * stride + r * dilation - before."""
+    taps = tuple((r * dilation - before, r) for r in range(filter_taps))
+    return _Grid(0, out, stride, 1, ((0, taps),))
+
+
+def backward_axis(inner: int, filter_taps: int, stride: int, dilation: int, before: int) -> _Grid:
+    """Input gradient y = q * stride + a - before reads dy at q - floor(r * dilation / stride)."""
+    first, last = before // stride, (inner - 1 + before) // stride
+    phases = []
+    for a in range(stride):
+        taps = tuple(
+            (-(r * dilation // stride), r) for r in range(filter_taps) if r * dilation % stride == a
+        )
+        phases.append((a - before, taps))
+    return _Grid(first, last - first + 1, 1, stride, tuple(phases))
+
+
+def _tap_range(axis: _Grid) -> tuple[int, int]:
+    """(smallest, largest) tap of all phases."""
+    taps = [tap for _, taps in axis.phases for tap, _ in taps] or [0]
+    return min(taps), max(taps)
+
+
+def _inside(axis: _Grid, extent: int) -> bool:
+    """Whether every tap of every grid position lies in the source."""
+    low, high = _tap_range(axis)
+    last = (axis.first + axis.count - 1) * axis.in_step
+    return axis.first * axis.in_step + low >= 0 and last + high < extent
+
+
+@dataclass(frozen=True, slots=True)
+class _Taps:
+    """All phases, and how many elements lie side by side at each of their taps."""
+
+    phases: tuple[_Phase, ...]
+    run: int
+    copied: bool  # some tap reads outside the source
+
+    @property
+    def count(self) -> int:
+        return sum(len(phase.taps) for phase in self.phases)
+
+
+def _taps_of(shape: ConvShape, rows: _Grid, columns: _Grid, *, backward: bool) -> _Taps:
+    """The phases of both axes combined, each with the taps that its pixels read."""
+    (in_h, in_w, in_c), _ = shape.ends(backward=backward)
+    # Forward: in an image row the S taps and their channels lie side by side, so they are read as
+    # one run.
+    merged = not backward and shape.groups == 1 and shape.dilation[1] == 1
+    phases = tuple(
+        _Phase(
+            shift_h,
+            shift_w,
+            tuple(
+                (y, x, r * shape.s + s)
+                for y, r in taps_h
+                for x, s in taps_w
+                if s == 0 or not merged
+            ),
+        )
+        for shift_h, taps_h in rows.phases
+        for shift_w, taps_w in columns.phases
+    )
+    copied = not (_inside(rows, in_h) and _inside(columns, in_w))
+    return _Taps(phases, shape.s * shape.c if merged else in_c // shape.groups, copied)
+
+
+class _Cut(NamedTuple):
+    """Blocks of pixels, and the panels of filters that one item multiplies them with."""
+
+    private: bool
+    block_images: int
+    block_rows: int
+    row_blocks: int
+    blocks: int
+    item_panels: int
+    items: int
+
+
+def _cut(
+    shape: ConvShape, rows: _Grid, columns: _Grid, taps: _Taps, *, backward: bool, all_panels: int
+) -> _Cut:
+    """Work items large enough to reuse what they load, and enough of them for all threads."""
+    (in_h, in_w, in_c), _ = shape.ends(backward=backward)
+    pixels = shape.n * rows.count * columns.count
+    weights = all_panels * taps.count * taps.run * PANEL
+    large = weights > shape.n * in_h * in_w * in_c
+    private = large and not taps.copied and pixels <= PRIVATE_PIXELS
+    # Source pixels of a block should stay in the second-level cache with a panel of weights.
+    target = PRIVATE_PIXELS if private else max(48, min(256, 98304 // in_c))
+    block_images, block_rows = cut_blocks(shape.n, rows.count, columns.count, target)
+    row_blocks = ceil_div(rows.count, block_rows)
+    blocks = ceil_div(shape.n, block_images) * row_blocks
+    if private:
+        return _Cut(private, block_images, block_rows, row_blocks, blocks, 1, all_panels)
+    most = 4 if taps.copied else all_panels
+    shares = min(all_panels, ceil_div(MIN_ITEMS, blocks), most)
+    item_panels = ceil_div(all_panels, shares)
+    items = blocks * ceil_div(all_panels, item_panels)
+    return _Cut(private, block_images, block_rows, row_blocks, blocks, item_panels, items)
+
+
+def _correlation_blocking(
+    shape: ConvShape, rows: _Grid, columns: _Grid, *, backward: bool, threads: int
+) -> KernelBlocking[DirectCorrelation]:
+    (in_h, in_w, in_c), (out_h, out_w, out_c) = shape.ends(backward=backward)
+    out_cg = out_c // shape.groups
+    taps = _taps_of(shape, rows, columns, backward=backward)
+    panels = ceil_div(out_cg, PANEL)
+    all_panels = panels * shape.groups
+    cut = _cut(shape, rows, columns, taps, backward=backward, all_panels=all_panels)
+    (low_h, high_h), (low_w, high_w) = _tap_range(rows), _tap_range(columns)
+    window_h, window_w, window_floats = in_h, in_w, 0
+    if taps.copied:
+        window_h = (cut.block_rows - 1) * rows.in_step + high_h - low_h + 1
+        window_w = (columns.count - 1) * columns.in_step + high_w - low_w + 1
+        window_floats = aligned(cut.block_images * window_h * window_w * in_c)
+    capacity = cut.block_images * cut.block_rows * columns.count + ROWS
+    weight_floats = taps.count * taps.run * PANEL  # of a panel
+    by_tiles = cut.item_panels * weight_floats <= FEW_WEIGHTS
+    shared = 1 if cut.private else all_panels
+    tables = _phase_tables(taps, low_h, low_w, window_w, in_c, shape.cg, shared)
+    # The tables lie at 0. Positions and sizes are in floats, an int64 being two of them.
+    rows_at, bias_at, packed_at, window_at, size_floats = place(
+        2 * len(tables),
+        2 * 2 * capacity * threads,
+        out_c + PANEL,
+        aligned(weight_floats) * threads if cut.private else all_panels * weight_floats,
+        window_floats * threads,
+    )[1:]
+    numbers = DirectCorrelation(
+        images=shape.n, in_h=in_h, in_w=in_w, in_c=in_c, out_h=out_h, out_w=out_w, out_c=out_c,
+        groups=shape.groups, in_cg=in_c // shape.groups, out_cg=out_cg, panels=panels,
+        q_h0=rows.first, q_h=rows.count, q_w0=columns.first, q_w=columns.count,
+        in_step_h=rows.in_step, in_step_w=columns.in_step, out_step_h=rows.out_step,
+        out_step_w=columns.out_step, low_h=low_h, low_w=low_w, phases=len(taps.phases),
+        taps=taps.count, run=taps.run, weight_row=shape.r * shape.s * shape.cg,
+        backward=int(backward), copied=int(taps.copied), private=int(cut.private),
+        by_tiles=int(by_tiles), block_images=cut.block_images, block_rows=cut.block_rows,
+        row_blocks=cut.row_blocks, blocks=cut.blocks, item_panels=cut.item_panels,
+        items=cut.items, window_h=window_h, window_w=window_w, rows_capacity=capacity,
+        tap_table=PHASE_FIELDS * len(taps.phases),
+        source_table=PHASE_FIELDS * len(taps.phases) + taps.count, rows_at=rows_at // 2,
+        bias_at=bias_at, packed_at=packed_at, packed_stride=aligned(weight_floats),
+        window_at=window_at, window_stride=window_floats,
+    )  # fmt: skip
+    return KernelBlocking(numbers, size_floats, tables)
+
+
+def _phase_tables(
+    taps: _Taps, low_h: int, low_w: int, window_w: int, in_c: int, filter_channels: int, shared: int
+) -> tuple[int, ...]:
+    """Phase records, then for each tap its offset in the window, then its offset in a filter.
+
+    Args:
+        shared: panels whose weights of one phase lie together: all, or 1 where each item packs its
+            own panel, which then holds its phases one after another.
+    """
+    records: list[int] = []
+    offsets: list[int] = []
+    sources: list[int] = []
+    for phase in taps.phases:
+        first = len(offsets)
+        weights = first * taps.run * PANEL * shared
+        records += [phase.shift_h, phase.shift_w, first, len(phase.taps), weights]
+        records += [0] * (PHASE_FIELDS - 5)
+        offsets += [((y - low_h) * window_w + x - low_w) * in_c for y, x, _ in phase.taps]
+        sources += [position * filter_channels for _, _, position in phase.taps]
+    return tuple(records + offsets + sources)
+
+
+@lru_cache(maxsize=1024)
+def forward_blocking(shape: ConvShape, threads: int) -> KernelBlocking[DirectCorrelation]:
+    """The gather that computes y from x."""
+    top, _, left, _ = shape.padding
+    rows = forward_axis(shape.oh, shape.r, shape.stride[0], shape.dilation[0], top)
+    columns = forward_axis(shape.ow, shape.s, shape.stride[1], shape.dilation[1], left)
+    return _correlation_blocking(shape, rows, columns, backward=False, threads=threads)
+
+
+@lru_cache(maxsize=1024)
+def grad_input_blocking(shape: ConvShape, threads: int) -> KernelBlocking[DirectCorrelation]:
+    """The gather that computes dx from dy."""
+    top, _, left, _ = shape.padding
+    rows = backward_axis(shape.h, shape.r, shape.stride[0], shape.dilation[0], top)
+    columns = backward_axis(shape.w, shape.s, shape.stride[1], shape.dilation[1], left)
+    return _correlation_blocking(shape, rows, columns, backward=True, threads=threads)
