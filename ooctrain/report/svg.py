@@ -14,7 +14,7 @@ from xml.sax.saxutils import escape
 
 from ooctrain.report import shapes
 from ooctrain.report.stream_names import streams_of
-from ooctrain.sched.timeline import TimelineEvent, Timeline
+from ooctrain.sched.timeline import Timeline, TimelineEvent
 from ooctrain.units import format_bytes, format_us
 
 LEFT, RIGHT = 96, 16

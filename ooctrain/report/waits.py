@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ooctrain.report.stream_names import STREAM_NAMES
-from ooctrain.sched.timeline import TimelineEvent, Timeline
+from ooctrain.sched.timeline import Timeline, TimelineEvent
 
 
 @dataclass(frozen=True, slots=True)
