@@ -233,7 +233,7 @@ def _moved(error: ImportError) -> ConfigError | None:
     home = homes[wanted]
     return ConfigError(
         f"{wanted} has moved", code="OOC-106", where="an import of your file",
-        fix=f"from {home} import ..." if home else "it is a part of the library's tests now",
+        fix=f"it is {home} now" if home else "it is a part of the library's tests now",
     )  # fmt: skip
 
 
