@@ -50,11 +50,11 @@ from ooctrain.execution.placement import allocation_log, reserved_peak
 from ooctrain.execution.planners import as_planner, get_planner, planners
 from ooctrain.execution.promise import Promise
 from ooctrain.execution.settings import DEFAULT_REWRITES
+from ooctrain.report.layer_costs import layer_rows
 from ooctrain.report.numbers_file import write_numbers
 from ooctrain.report.record import NOT_DRAWN, drawing
 from ooctrain.report.text import (
     facts,
-    layer_rows,
     layer_table,
     placement,
     search_rows,
