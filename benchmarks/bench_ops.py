@@ -24,7 +24,6 @@ from benchmarks.arrays import both_layouts, empty, empty_like, scratch, tensor_l
 from ooctrain.layers.dropout import Dropout
 from ooctrain.layers.kernels.cpu import (
     batch_norm,
-    copy,
     dropout,
     elementwise,
     functions,
@@ -34,6 +33,7 @@ from ooctrain.layers.kernels.cpu import (
     update,
     workspace,
 )
+from ooctrain.layers.kernels.cpu.runtime import copy
 from ooctrain.layers.kernels.cpu.runtime.pool import ThreadPool
 from ooctrain.layers.kernels.update_factors import adam_factors, sgd_factors
 from ooctrain.layers.pooling import PoolGeometry

@@ -174,7 +174,7 @@ def by_graphs(case: Case) -> dict[str, Any]:
             found, refusal = _run_steps(case, GRAPH_STEPS)
         losses[launcher] = [[v.tobytes() for v in result.outputs.values()] for result, _ in found]
     assert losses["graph"] == losses["driver"], "steps by graphs have other losses than walked ones"
-    whole = [(result.replayed_us, ms) for result, ms in found if result.replayed_us is not None]
+    whole = [(result.captured_us, ms) for result, ms in found if result.captured_us is not None]
     if not whole:
         walked = min(result.timeline.makespan_us for result, _ in found[1:])
         return {"refused": refusal, "step_ms": walked / 1e3, "host_ms": found[-1][1]}
@@ -230,7 +230,7 @@ def _run_steps(case: Case, steps: int) -> tuple[list[tuple[StepResult, float]], 
                 result = session.run_step(inputs, {**SCALARS, "step": step})
             found.append((result, (time.perf_counter() - began - sum(waited)) * 1e3))
             assert np.isfinite(result.outputs[loss]), f"the loss of step {step} is not finite"
-        refusal = session.replays.refusal
+        refusal = session.captured.refusal
         return found, str(refusal) if refusal else ""
     finally:
         session.close()

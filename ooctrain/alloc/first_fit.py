@@ -1,4 +1,4 @@
-"""First fit, planned offline: the n-th request has its offset before the first step begins.
+"""First fit, packed offline: the n-th request has its offset before the first step begins.
 
 A training step asks for the same blocks in the same order each time, so the search for places can
 be done once, with the future known, from a `Forecast` of the requests. At run time the allocator
@@ -29,7 +29,7 @@ from ooctrain.units import Granule, format_bytes
 
 
 class FirstFit:
-    """Offsets from a plan, whole variables.
+    """Offsets from a packing, whole variables.
 
     Args:
         memory: the arena; it is used as one linear piece.
@@ -71,8 +71,8 @@ class FirstFit:
         """
         if self._taken:
             raise PlanMismatch(
-                f"{self.name} has live blocks: a plan comes before the first",
-                fix="free all blocks first, or plan with a new allocator",
+                f"{self.name} has live blocks: a packing comes before the first",
+                fix="free all blocks first, or pack with a new allocator",
             )
         packing = pack(forecast, self.granule, self._order, self._pools, self._work)
         if packing.extent_bytes > self.budget_bytes:
@@ -86,13 +86,13 @@ class FirstFit:
         self._books.move(0, 0, packing.extent_bytes - before)
 
     def allocate(self, nbytes: int, tag: str = "") -> Block:
-        """The block at its planned offset; without a plan, at the lowest that is free.
+        """The block at its packed offset; without a packing, at the lowest that is free.
 
         Raises:
             PlanMismatch: not the request that was foreseen, or its place is still taken.
-            OutOfDeviceMemory: without a plan, no hole takes it.
+            OutOfDeviceMemory: without a packing, no hole takes it.
 
-        Cost: O(log blocks) and a list insert; without a plan, O(blocks).
+        Cost: O(log blocks) and a list insert; without a packing, O(blocks).
         """
         size = self.granule.granted(self._books.checked_size(nbytes))
         if self._packing is None:
@@ -120,8 +120,8 @@ class FirstFit:
     def stats(self) -> Stats:
         """The books; reserved is the extent of the packing, or all below the highest block.
 
-        With a plan every foreseen request is served, so nothing counts as external fragmentation;
-        what the packing costs is its extent beyond `least` (`snapshot`).
+        With a packing every foreseen request is served, so nothing counts as external
+        fragmentation; what the packing costs is its extent beyond `least` (`snapshot`).
         """
         return self._books.stats(None if self._packing else self._largest())
 
@@ -137,7 +137,7 @@ class FirstFit:
         self._books.check(cached_bytes=extent - sum(size for _, size in places))
 
     def snapshot(self) -> dict[str, Any]:
-        """Live blocks and, with a plan, its pools and the least that any plan needs."""
+        """Live blocks and, with a packing, its pools and the least that any packing needs."""
         packing = self._packing
         return ArenaSnapshot(
             {
@@ -188,9 +188,9 @@ class FirstFit:
     def _mismatch(self, tag: str, nbytes: int, why: str) -> PlanMismatch:
         self._books.counts["failures"] += 1
         return PlanMismatch(
-            f"the plan of {self.name} has no place for {format_bytes(nbytes)}: {why}",
+            f"the packing of {self.name} has no place for {format_bytes(nbytes)}: {why}",
             where=f"{tag or 'a block'}, request {self._served} of the round",
-            fix="plan again for what is run, or --allocator va or best-fit, which take what comes",
+            fix="pack again for what is run, or --allocator va or best-fit, which take what comes",
         )
 
     def _allocate_unplanned(self, nbytes: int, size: int, tag: str) -> Block:

@@ -222,7 +222,7 @@ def foresee(requests: Iterable[Request], parameters: Container[str] = ()) -> For
             found[place] = replace(found[place], end=time)
         elif request.op in ("reserve", "map", "unmap"):
             raise ConfigError(
-                "a static plan places whole blocks only",
+                "a static packing places whole blocks only",
                 code="OOC-108",
                 fix="--allocator va for a log with parts of blocks",
             )

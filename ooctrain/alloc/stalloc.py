@@ -1,16 +1,17 @@
-"""A plan from the trace, and an allocator for the rest, as STAlloc combines them.
+"""A packing of the trace with an allocator for the rest, as in STAlloc.
 
 The trace of a step says which blocks will be asked for, so they are packed beforehand, as
 `first-fit` does. But some networks ask for more: a mixture of experts sends each batch another way.
-What was not foreseen is therefore served as it comes, by best fit, behind the extent of the plan,
-where no foreseen block ever lies. A request is foreseen if its name and size are those of a place
-in the plan; of several such places it gets the next in the order of the trace, unless a block is
-still there. So one request more or less in a step disturbs no other.
+What was not foreseen is therefore served as it comes, by best fit, behind the extent of the
+packing, where no foreseen block ever lies. A request is foreseen if its name and size are those of
+a place in the packing; of several such places it gets the next in the order of the trace, unless a
+block is still there. So one request more or less in a step disturbs no other.
 
-`unknown=n` leaves each n-th block of the trace out of the plan, to show what that costs. Departures
+`unknown=n` leaves each n-th block of the trace out of the packing, to show what that costs.
+Departures
 from the paper: it packs by phases and layers of the network and fuses groups, here the order by
-size is tried against others (`static.py`); there dynamic requests fill gaps that the plan leaves
-idle during their layer, here they lie behind the plan; there the rest goes to PyTorch's caching
+size is tried against others (`static.py`); there dynamic requests fill gaps that the packing leaves
+idle during their layer, here they lie behind the packing; there the rest goes to PyTorch's caching
 allocator. Source: Huang et al., "STAlloc: enhancing memory efficiency in large-scale model training
 with spatio-temporal planning" (2025), from the paper's abstract and the project's own source
 (Apache-2.0), read, not copied. Read next: `first_fit.py`, which refuses what it did not foresee;
@@ -37,12 +38,12 @@ Name = tuple[str, int]  # of a request: tag and bytes
 
 
 class Stalloc:
-    """Foreseen blocks at planned offsets, others behind them; whole variables.
+    """Foreseen blocks at packed offsets, others behind them; whole variables.
 
     Args:
         memory: the arena; it is used as one linear piece.
         order: order in which blocks are packed, see `first-fit`.
-        unknown: n leaves each n-th block of a forecast out of the plan; 0 leaves out none.
+        unknown: n leaves each n-th block of a forecast out of the packing; 0 leaves out none.
 
     Attributes:
         serves_unforeseen: True: it refuses nothing because it was not foreseen.
@@ -80,8 +81,8 @@ class Stalloc:
         """
         if self._books.live:
             raise PlanMismatch(
-                f"{self.name} has live blocks: a plan comes before the first",
-                fix="free all blocks first, or plan with a new allocator",
+                f"{self.name} has live blocks: a packing comes before the first",
+                fix="free all blocks first, or pack with a new allocator",
             )
         known = _known(forecast, self._unknown)
         packing = pack(known, self.granule, self._order, 1)
@@ -95,7 +96,7 @@ class Stalloc:
         self._top = packing.extent_bytes
 
     def allocate(self, nbytes: int, tag: str = "") -> Block:
-        """The block at its planned offset; else the smallest hole behind the plan that takes it.
+        """The block at its packed offset; else the smallest hole behind the packing that takes it.
 
         Raises:
             OutOfDeviceMemory: not foreseen, and no hole takes it; the state is as before.
@@ -126,12 +127,12 @@ class Stalloc:
         self._books.move(-block.requested_bytes, -block.granted_bytes, -shrink)
 
     def stats(self) -> Stats:
-        """The books; reserved is the plan's extent and all below the top of the rest."""
+        """The books; reserved is the packing's extent and all below the top of the rest."""
         end = self.budget_bytes - self._top
         return self._books.stats(max(end, self._holes.largest_bytes))
 
     def check(self) -> None:
-        """Foreseen blocks are apart and within the plan; the others and the holes fill the rest."""
+        """Foreseen blocks are apart, within the packing; the others and the holes fill the rest."""
         extent = self._packing.extent_bytes
         planned: list[tuple[int, int]] = []
         pieces = [(offset, size, False) for size, offset in self._holes.by_size]
@@ -143,7 +144,7 @@ class Stalloc:
                 pieces.append((offset, block.granted_bytes, True))
         assert self._taken == sorted(planned)
         assert all(end <= start for (_, end), (start, _) in pairwise(self._taken)), "overlap"
-        assert not planned or self._taken[-1][1] <= extent, "a foreseen block leaves the plan"
+        assert not planned or self._taken[-1][1] <= extent, "a foreseen block leaves the packing"
         end, was_hole = extent, False
         for offset, size, live in sorted(pieces):
             assert offset == end, f"gap or overlap at {end}: next piece at {offset}"
@@ -156,7 +157,7 @@ class Stalloc:
         self._books.check(cached_bytes=idle + self._holes.total_bytes)
 
     def snapshot(self) -> dict[str, Any]:
-        """Live blocks, the plan's extent and the holes behind it, as plain data."""
+        """Live blocks, the packing's extent and the holes behind it, as plain data."""
         packing = self._packing
         return ArenaSnapshot(
             {
@@ -173,7 +174,7 @@ class Stalloc:
         return self._books.close()
 
     def _planned(self, nbytes: int, size: int, tag: str) -> int | None:
-        """The first free planned offset, from this turn on, or None."""
+        """The first free packed offset, from this turn on, or None."""
         turns = self._places.get((tag, nbytes), [])
         first = bisect_left(turns, self._turn)
         for turn in (*turns[first:], *turns[:first]):
@@ -203,9 +204,9 @@ class Stalloc:
         self._books.counts["failures"] += 1
         extent, least = packing.extent_bytes, packing.least_bytes
         return OutOfDeviceMemory(
-            "the plan of a whole step is larger than the arena",
+            "the packing of a whole step is larger than the arena",
             where=f"allocator {self.name}",
-            numbers=f"the plan takes {extent} B, of which {extent - least} B are fragmentation; "
+            numbers=f"the packing takes {extent} B, of which {extent - least} B are fragmentation; "
             f"budget {self.budget_bytes} B",
             fix=f"a --budget of {format_bytes(extent)}, or --allocator va",
             granted_bytes=least, free_bytes=self.budget_bytes,

@@ -80,7 +80,7 @@ class _Recorded:
     cut: _Cut
 
 
-class Replays:
+class CapturedSteps:
     """A session's recorded step.
 
     Attributes:

@@ -24,7 +24,7 @@ from ooctrain.devices.interface import Device
 from ooctrain.devices.thread_streams import COMPUTE, OUT
 from ooctrain.engine.eager import own_pages
 from ooctrain.errors import DriverError, InUse, OoctrainError, PlanMismatch, TransferError
-from ooctrain.execution.captured_steps import Replays, StepSnapshot, addresses
+from ooctrain.execution.captured_steps import CapturedSteps, StepSnapshot, addresses
 from ooctrain.execution.guard import Guard, may_fail
 from ooctrain.execution.placement import WORKSPACE, Placement, Settling
 from ooctrain.execution.program import (
@@ -63,7 +63,7 @@ class Session:
 
     Attributes:
         steps: run so far.
-        replays: the captured step, or why there is none (`refusal`).
+        captured: the captured step, or why there is none (`refusal`).
         settling: whether steps end where earlier ones ended; `settling.worn`: no replay has shown
             that further steps fit, those of another session do.
 
@@ -87,7 +87,7 @@ class Session:
         self.placement = Placement(self.program, allocator)
         self.settling = Settling(self.placement)
         self._poison, self._streams = device.debug.poison, device.streams
-        self._submit, self.replays = device.streams.submit, Replays(device, trace)
+        self._submit, self.captured = device.streams.submit, CapturedSteps(device, trace)
         self._views: dict[tuple[int, int], Any] = {}
         self._outputs: dict[int, np.ndarray] = {}
         self._scalars: Scalars = {}
@@ -183,7 +183,7 @@ class Session:
         """Gives the allocator's memory back; the device stays open."""
         with suppress(DriverError):  # a device that has failed
             self.device.attach()
-        self.replays.close()
+        self.captured.close()
         self._views.clear()
         self._broken = self._broken or OoctrainError(
             "the session is closed", fix="open another one; a trainer does so at its next step"
@@ -205,7 +205,7 @@ class Session:
     def _walk(self, data: Mapping[int, Any]) -> StepResult:
         program, streams, debug = self.program, self._streams, self.device.debug
         before = self._around()
-        self._submit = self.replays.submitter()
+        self._submit = self.captured.submitter()
         self.placement.claim_start()
         fed = [v for v in self._values.on_device() if v in data]
         places = addresses(fed, self.placement.address)
@@ -237,27 +237,27 @@ class Session:
             not_finite=self._guard.not_finite,
         )  # fmt: skip
         if self._guard.error is None:
-            self.replays.settle(before, self._around(), places, self._guard.loss, result)
+            self.captured.settle(before, self._around(), places, self._guard.loss, result)
         else:
-            self.replays.close()
+            self.captured.close()
         return result
 
     def _again(self, data: Mapping[int, Any]) -> StepResult | None:
         """The step as it was recorded; None: it has to be walked."""
-        replays, guarded = self.replays, self._guard.loss
-        if not replays.serves(self._own, guarded):
+        captured, guarded = self.captured, self._guard.loss
+        if not captured.serves(self._own, guarded):
             return None
-        if not replays.record(self._scalars, self._own, self._outputs, self._use):
+        if not captured.record(self._scalars, self._own, self._outputs, self._use):
             self._outputs, self._guard = {}, Guard(self.device, self.program.trace, guarded)
             return None
         self._outputs = {}
         for variable, value in data.items():
-            self._values.feed(variable, value, replays.inputs)
-        outputs, replayed_us = replays.run(self._scalars, self._own, self._use)
+            self._values.feed(variable, value, captured.inputs)
+        outputs, captured_us = captured.run(self._scalars, self._own, self._use)
         self._restore()
         values = self._logical({**outputs, **self._outputs})
         return replace(
-            replays.result, outputs=values, replayed_us=replayed_us,
+            captured.result, outputs=values, captured_us=captured_us,
             not_finite=self._guard.not_finite,
         )  # fmt: skip
 
@@ -274,7 +274,7 @@ class Session:
 
     def _around(self) -> StepSnapshot:
         """What a step finds or leaves, for a recorder of steps."""
-        if not self.replays.watches:
+        if not self.captured.watches:
             return StepSnapshot({}, 0)
         variables, stats = self.program.trace.variables, self.allocator.stats()
         kept = [v for v in self._values.on_device() if variables[v].persistent]

@@ -33,7 +33,7 @@ class StepResult:
         spans: what was measured of each instruction.
         peak_bytes, host_peak_bytes: largest numbers of bytes that the allocator had granted, and
             that copies held on the host.
-        replayed_us: how long the step took, if it was done as a whole; `spans` and peaks are then
+        captured_us: how long the step took, if it was done as a whole; `spans` and peaks are then
             those of the step that was recorded.
         not_finite: what the step would have made other than finite; its loss may be, all the same.
     """
@@ -43,7 +43,7 @@ class StepResult:
     program: Program
     peak_bytes: int
     host_peak_bytes: int
-    replayed_us: float | None = None
+    captured_us: float | None = None
     not_finite: NotFinite | None = None
 
     @cached_property

@@ -17,7 +17,7 @@ import pytest
 from mutants import report
 from mutants.court import KILLED, Court, Terms, Verdict
 from mutants.forks import in_fork
-from mutants.nearby import collected
+from mutants.nearby import STAGES, collected
 from mutants.operators import ROOT, Mutant, files, mutants_of, sample
 from mutants.reach import Tests
 
@@ -74,16 +74,16 @@ def drawn_from(part: str, count: int, seed: str) -> list[Mutant]:
 def try_all(drawn: list[Mutant], given: argparse.Namespace) -> list[Verdict]:
     """What pytest, with the court in it, finds of each."""
     until = time.monotonic() + 60 * given.minutes
-    terms = Terms(1 if given.nearest else 3, given.seconds, until, given.first - 1)
+    terms = Terms(1 if given.nearest else STAGES, given.seconds, until, given.first - 1)
     given.kept.mkdir(parents=True, exist_ok=True)
-    court = Court(drawn, Tests(given.kept), terms, tell)
     os.environ["CI"] = "1"  # the same examples in each run
     in_fork(searches_are_compiled)  # a test that is ended while Numba compiles may leave half of it
     tests = list(collected(drawn, given.nearest))
     with tempfile.TemporaryDirectory() as folder:
+        court = Court(drawn, Tests(given.kept, Path(folder)), terms, tell)
         ended = pytest.main(
             ["-q", "-s", "--tb=native", "-p", "no:xdist", "-p", "no:cacheprovider",
-             "-m", "not slow", "--basetemp", folder, *(tests or ["tests/mutants"])],
+             "-m", "not slow", "--basetemp", f"{folder}/tests", *(tests or ["tests/mutants"])],
             [court, court.tests],
         )  # fmt: skip
     assert ended in (pytest.ExitCode.OK, pytest.ExitCode.NO_TESTS_COLLECTED), ended

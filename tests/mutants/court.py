@@ -55,7 +55,7 @@ class Terms:
     """How a court works.
 
     Args:
-        stages: 1: the nearest tests alone; 2: then those of the room; 3: then all others.
+        stages: how many of those of `nearby.near_files`; 1: the nearest tests alone.
         budget_s: CPU seconds that the tests of one stage may take, by their usual times.
         until: `time.monotonic` at which no other mutant is begun.
         first: mutants before this one are looked up, and not tried.
@@ -161,9 +161,11 @@ class Court:
         """The test that notices a mutant."""
         items = [self._item(judge) for judge in judges]
         diary = self.tests.kept / f"trial-{os.getpid()}"
+        apart = self.tests.scratch / "mutant"
 
         def trial() -> bool:
-            planted.plant(mutant, self.tests.loaded)
+            planted.plant(mutant, self.tests.loaded, apart)
+            planted.reach_children(apart)
             for number, item in enumerate(items):
                 diary.write_text(str(number), encoding="utf-8")
                 limit(_patience(judges[number]))
@@ -189,6 +191,7 @@ class Court:
             def trial() -> bool:
                 if interpreted:
                     planted.interpret()
+                planted.reach_children(self.tests.scratch / "nothing")
                 limit(_patience(judge))
                 passed, _ = self.tests.run(item, None)
                 return passed

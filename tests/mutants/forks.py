@@ -10,6 +10,7 @@ import resource
 import signal
 from collections.abc import Callable
 from contextlib import suppress
+from typing import Any
 
 #: Bytes of one fork's memory.
 MOST_BYTES = 6 << 30
@@ -46,15 +47,25 @@ def interrupt_after(seconds: float) -> None:
     def interrupt(signal_number: int, frame: object) -> None:
         raise Overtime
 
-    signal.signal(signal.SIGPROF, interrupt)
-    signal.setitimer(signal.ITIMER_PROF, seconds)
+    _end_after(seconds, interrupt)
 
 
 def limit(seconds: float) -> None:
-    """Ends this process after so much CPU time; what waits for ever ends by the clock, late enough
-    for a machine with much else to do.
+    """Ends this process after so much CPU time."""
+    _end_after(seconds, signal.SIG_DFL)
+
+
+def _end_after(seconds: float, handler: Any) -> None:
+    """What waits, for another process or for ever, ends by the clock: late enough for a machine
+    with much else to do.
     """
-    signal.signal(signal.SIGPROF, signal.SIG_DFL)
-    signal.signal(signal.SIGALRM, signal.SIG_DFL)
+    signal.signal(signal.SIGPROF, handler)
+    signal.signal(signal.SIGALRM, handler)
     signal.setitimer(signal.ITIMER_PROF, seconds)
-    signal.setitimer(signal.ITIMER_REAL, 30 + 8 * seconds)
+    signal.setitimer(signal.ITIMER_REAL, 30 + 8 * seconds if seconds else 0)
+
+
+def cpu_seconds() -> float:
+    """CPU time of this process and of those that it has started and waited for."""
+    used = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
+    return sum(these.ru_utime + these.ru_stime for these in used)

@@ -1,4 +1,5 @@
-"""Which test files judge a file: those that import it, then those that import its room, then all.
+"""Which test files judge a file: those that import it, then those that import its room, then all;
+those that take long come last.
 
 What a test imports is read in its text, so nothing has to run. Read next: `reach.py`.
 """
@@ -11,37 +12,46 @@ from functools import cache
 
 from mutants.operators import ROOMS, ROOT, Mutant, parsed
 
+#: How many lists `near_files` gives.
+STAGES = 4
+#: Begin the names of test files that compile kernels, or start many processes, or look at sources.
+LATE = tuple(
+    f"tests/{name}"
+    for name in (
+        "contracts/", "unit/cuda/", "unit/test_cage", "unit/test_course_tools", "unit/test_cuda",
+        "unit/test_ended", "unit/test_gpu", "unit/test_kernel", "unit/test_mpi",
+        "unit/test_notebook", "unit/test_page_in", "unit/test_spread",
+    )
+)  # fmt: skip
+
 
 def near_files(file: str) -> list[list[str]]:
     """Test files that import a module, or its folder if none does; the others that import any of
-    its room; and all others.
+    its room; all others; and the late ones.
     """
     module = file.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
     room = ".".join(module.split(".")[:2])
-    known = {path: imported_by(path) for path in judging_files()}
+    known = {path: imported_by(path) for path in judging_files() if not path.startswith(LATE)}
     near = [path for path, names in known.items() if module in names]
     if not near:
         folder = module.rpartition(".")[0]
         near = [path for path in known if any(n.startswith(folder) for n in known[path])]
     of_room = [path for path in known if any(name.startswith(room) for name in known[path])]
     room_too = [path for path in of_room if path not in near]
-    return [near, room_too, [path for path in known if path not in {*near, *room_too}]]
+    others = [path for path in known if path not in {*near, *room_too}]
+    return [near, room_too, others, [path for path in judging_files() if path not in known]]
 
 
 @cache
 def judging_files() -> tuple[str, ...]:
-    """Laws and tests by hand; neither planted bugs, whose tests ask whether a law bites, nor pages,
-    nor what runs in processes of its own or compiles kernels.
+    """Laws, tests by hand and contracts; neither planted bugs, whose tests ask whether a law bites,
+    nor comparisons with other software.
     """
     found = sorted(
-        path for room in ("unit", "properties", "errata", "strangers")
-        for path in (ROOT / "tests" / room).glob("test_*.py")
+        path for room in ("unit", "properties", "errata", "strangers", "contracts")
+        for path in (ROOT / "tests" / room).rglob("test_*.py")
     )  # fmt: skip
-    apart = ("test_gpu", "test_kernels", "test_cage", "test_notebook", "test_ended", "test_cuda",
-             "test_page_in")  # fmt: skip
-    return tuple(
-        path.relative_to(ROOT).as_posix() for path in found if not path.stem.startswith(apart)
-    )
+    return tuple(path.relative_to(ROOT).as_posix() for path in found)
 
 
 @cache

@@ -4,7 +4,8 @@ Whoever has imported a function keeps it; only its code object is exchanged, in 
 that live: methods, wrapped functions, closures. So nothing is imported again and no file is
 written. The same way counts which blocks a test reaches: a file with a probe at the head of each
 block is planted. What Numba has compiled is planted in the Python function, which takes the
-compiled one's place first. Read next: `court.py`.
+compiled one's place first. For processes that a test starts the changed modules are left in a
+folder, from which they import them (`children/sitecustomize.py`). Read next: `court.py`.
 """
 
 from __future__ import annotations
@@ -12,10 +13,15 @@ from __future__ import annotations
 import ast
 import builtins
 import gc
+import marshal
+import os
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, MutableMapping, Sequence
+from pathlib import Path
 from types import CodeType, FunctionType
+from typing import Any
 
+from mutants.children import sitecustomize as child
 from mutants.operators import (
     BLOCKS,
     FUNCTIONS,
@@ -30,7 +36,7 @@ from mutants.operators import (
     parsed,
 )
 
-PROBE = "__reached__"
+PROBE = child.PROBE
 #: {(file, name, first line): functions that have this code}
 Loaded = Mapping[tuple[str, str, int], Sequence[FunctionType]]
 _LIBRARY = str(ROOT / "ooctrain")
@@ -38,8 +44,12 @@ _LIBRARY = str(ROOT / "ooctrain")
 _OWN = (_LIBRARY, str(ROOT / "tests"))
 
 
-def plant(mutant: Mutant, known: Loaded | None = None) -> None:
-    """Puts a mutant in the place of its function, in this process."""
+def plant(mutant: Mutant, known: Loaded | None = None, for_children: Path | None = None) -> None:
+    """Puts a mutant in the place of its function, in this process.
+
+    Args:
+        known, for_children: see `exchange`.
+    """
     tree = parsed(mutant.file)
     change, site = next(
         found for number, found in enumerate(changes_in(tree)) if number == mutant.number
@@ -48,7 +58,8 @@ def plant(mutant: Mutant, known: Loaded | None = None) -> None:
     ast.fix_missing_locations(tree)
     if is_compiled(site.function):
         interpret()
-    replaced = [f for f in exchange({mutant.file: tree}, known) if f.__qualname__ == mutant.place]
+    exchanged = exchange({mutant.file: tree}, known, for_children)
+    replaced = [function for function in exchanged if function.__qualname__ == mutant.place]
     assert replaced, f"{mutant.file}:{mutant.line}: nobody has loaded {mutant.place}"
     if site.statement is site.function:
         for function in replaced:
@@ -56,12 +67,13 @@ def plant(mutant: Mutant, known: Loaded | None = None) -> None:
 
 
 def plant_probes(
-    files: list[str], known: Loaded | None = None, *, compiled: bool = False
-) -> set[str]:
+    files: list[str], known: Loaded | None = None, for_children: Path | None = None, *,
+    compiled: bool = False,
+) -> set[str]:  # fmt: skip
     """Makes every block of the files note that it runs.
 
     Args:
-        known: see `exchange`.
+        known, for_children: see `exchange`.
         compiled: of functions, too, that Numba compiles; none of them may run compiled then.
 
     Returns:
@@ -74,7 +86,7 @@ def plant_probes(
         for place, function in functions_in(tree.body):
             if compiled or not is_compiled(function):
                 _add_probes(function, file, place)
-    exchange(trees, known)
+    exchange(trees, known, for_children)
     return reached
 
 
@@ -105,16 +117,23 @@ def loaded() -> Loaded:
     return found
 
 
-def exchange(trees: dict[str, ast.Module], known: Loaded | None = None) -> list[FunctionType]:
+def exchange(
+    trees: dict[str, ast.Module], known: Loaded | None = None, for_children: Path | None = None
+) -> list[FunctionType]:
     """Gives the loaded functions of files the code that other trees of them have.
 
     Args:
         known: what was `loaded` before this process was forked.
+        for_children: folder in which these modules, and no others, are left for processes that
+            this one starts.
     """
     known = loaded() if known is None else known
+    modules = {file: compile(tree, str(ROOT / file), "exec") for file, tree in trees.items()}
+    if for_children:
+        _leave(modules, for_children)
     new: dict[tuple[str, str, int], list[CodeType]] = {}
-    for file, tree in trees.items():
-        for code in _codes_in(compile(tree, str(ROOT / file), "exec")):
+    for module in modules.values():
+        for code in _codes_in(module):
             new.setdefault(_name_of(code), []).append(code)
     replaced = []
     for name, codes in new.items():
@@ -124,6 +143,42 @@ def exchange(trees: dict[str, ast.Module], known: Loaded | None = None) -> list[
                 function.__code__ = codes[0]
                 replaced.append(function)
     return replaced
+
+
+def _leave(modules: Mapping[str, CodeType], folder: Path) -> None:
+    folder.mkdir(exist_ok=True)
+    for former in folder.iterdir():
+        former.unlink()
+    for file, module in modules.items():
+        name = file.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
+        place = folder / f"{name}.{sys.implementation.cache_tag}"
+        place.write_bytes(marshal.dumps(module))
+
+
+def reach_children(folder: Path, notes: Path | None = None) -> None:
+    """From now on the processes that this one starts import what is left in a folder.
+
+    Args:
+        notes: file in which they, and forks of this process, write the blocks that they reach.
+    """
+    os.environ[child.PLANTED] = str(folder)
+    _find_child_first(os.environ)
+    sys.addaudithook(_in_an_environment_of_its_own)
+    if notes is not None:
+        os.environ[child.REACHED] = str(notes)
+        in_a_fork = child.ReachedApart(str(notes))
+        os.register_at_fork(after_in_child=lambda: setattr(builtins, PROBE, in_a_fork))
+
+
+def _in_an_environment_of_its_own(event: str, given: tuple[Any, ...]) -> None:
+    """A test may give the process that it starts another PYTHONPATH."""
+    if event == "subprocess.Popen" and given[3] is not None and child.PLANTED in given[3]:
+        _find_child_first(given[3])
+
+
+def _find_child_first(environment: MutableMapping[str, str]) -> None:
+    paths = [str(Path(child.__file__).parent), environment.get("PYTHONPATH", "")]
+    environment["PYTHONPATH"] = os.pathsep.join(filter(None, paths))
 
 
 def _name_of(code: CodeType) -> tuple[str, str, int]:

@@ -1,8 +1,9 @@
 """Which blocks a test reaches, and how long it takes: found once for each test file.
 
 A fork of the process runs the tests of a file, with a probe at the head of every block of the rooms
-that may be mutated. What it finds is kept, and stays true until the test file or one of the
-functions that its tests reach is another. Read next: `court.py`.
+that may be mutated, also in the processes that these tests start. What it finds is kept, and stays
+true until the test file or one of the functions that its tests reach is another. Read next:
+`court.py`.
 """
 
 from __future__ import annotations
@@ -11,8 +12,6 @@ import hashlib
 import json
 import os
 import resource
-import signal
-import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
@@ -21,12 +20,15 @@ from pathlib import Path
 
 import pytest
 from mutants import planted
-from mutants.forks import in_fork, interrupt_after
-from mutants.operators import ROOT, files, sources
+from mutants.forks import cpu_seconds, in_fork, interrupt_after
+from mutants.nearby import LATE
+from mutants.operators import ROOT, digest_of, files, sources
 
-#: CPU seconds of a test that judges (interpreted: three times as many), and of a file in which
-#: tests are timed.
+#: CPU seconds of a test that judges, and of a file in which tests are timed; of what is interpreted
+#: or comes late, three times as many.
 LONGEST_TEST_S, LONGEST_FILE_S = 4, 60
+#: How reach is found: what was kept by another way is found again.
+WAY = "in children, too"
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +36,7 @@ class Judge:
     """A test as it is without a mutant.
 
     Args:
-        seconds: of CPU time.
+        seconds: of CPU time, with that of processes which it starts.
         reached: a bit for each block of its file's `Reach`.
     """
 
@@ -75,9 +77,11 @@ class Tests:
 
     Args:
         kept: folder of what is known already.
+        scratch: folder of what other processes of this run need.
     """
 
     kept: Path
+    scratch: Path
     items: dict[str, list[pytest.Item]] = field(default_factory=dict)
     loaded: planted.Loaded = field(default_factory=dict)
     probed: set[str] = field(default_factory=set)
@@ -94,7 +98,7 @@ class Tests:
         for item in items:
             self.items.setdefault(item.nodeid.split("::")[0], []).append(item)
         self.loaded = planted.loaded()
-        self.probed = planted.plant_probes(files(), self.loaded)
+        self.probed = planted.plant_probes(files(), self.loaded, self.scratch / "probed")
 
     def run(self, item: pytest.Item, following: pytest.Item | None) -> tuple[bool, bool]:
         """(whether a test has passed, whether it has failed): neither, if it is skipped."""
@@ -128,21 +132,28 @@ class Tests:
         if interpreted:
             planted.interpret()
             self.probed = planted.plant_probes(files(), self.loaded, compiled=True)
-        items, longest_s = self.items[file], LONGEST_TEST_S * (3 if interpreted else 1)
-        resource.setrlimit(resource.RLIMIT_CPU, (LONGEST_FILE_S, LONGEST_FILE_S))
-        signal.alarm(20 * LONGEST_FILE_S)
+        items, times = self.items[file], 3 if interpreted or file.startswith(LATE) else 1
+        longest_s, longest_file_s = LONGEST_TEST_S * times, LONGEST_FILE_S * times
+        resource.setrlimit(resource.RLIMIT_CPU, (longest_file_s, longest_file_s))
+        apart = self.scratch / f"reached-{os.getpid()}"
+        planted.reach_children(self.scratch / "probed", apart)
+        start = cpu_seconds()
         with notes.open("w", encoding="utf-8") as lines:
             for item, following in zip(items, [*items[1:], None], strict=True):
                 self.probed.clear()
-                begin = time.process_time()
+                apart.write_text("", encoding="utf-8")
+                begin = cpu_seconds()
                 interrupt_after(longest_s)
                 passed, _ = self.run(item, following)
                 interrupt_after(0)
-                seconds = time.process_time() - begin
+                seconds = cpu_seconds() - begin
                 if passed and seconds <= longest_s:
-                    row = item.nodeid, round(seconds, 4), sorted(self.probed)
+                    blocks = self.probed.union(apart.read_text(encoding="utf-8").split("\n")[:-1])
+                    row = item.nodeid, round(seconds, 4), sorted(blocks)
                     lines.write(json.dumps(row) + "\n")
                     lines.flush()
+                if cpu_seconds() - start > longest_file_s:
+                    break
         return True
 
 
@@ -156,7 +167,7 @@ def write(place: Path, file: str, notes: Path) -> None:
         judges.append((test, seconds, hex(reached)))
     functions = {block.partition("+")[0] for block in bits}
     kept = {
-        "content": content_of(file), "functions": {f: _source_of(f) for f in sorted(functions)},
+        "content": _content(file), "functions": {f: _source_of(f) for f in sorted(functions)},
         "bits": bits, "judges": judges,
     }  # fmt: skip
     whole = place.with_suffix(f".{os.getpid()}.whole")
@@ -170,7 +181,7 @@ def read(place: Path, file: str) -> Reach | None:
         return None
     kept = json.loads(place.read_text(encoding="utf-8"))
     same = all(_source_of(name) == digest for name, digest in kept["functions"].items())
-    if kept["content"] != content_of(file) or not same:
+    if kept["content"] != _content(file) or not same:
         return None
     judges = [Judge(test, seconds, int(reached, 16)) for test, seconds, reached in kept["judges"]]
     return Reach(kept["bits"], judges)
@@ -179,6 +190,10 @@ def read(place: Path, file: str) -> Reach | None:
 def _source_of(function: str) -> str:
     file, _, place = function.partition(":")
     return sources(file).get(place, "") if (ROOT / file).exists() else ""
+
+
+def _content(file: str) -> str:
+    return digest_of([content_of(file), WAY])
 
 
 @cache

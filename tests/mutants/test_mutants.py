@@ -18,7 +18,7 @@ import pytest
 from mutants import operators, planted, reach, report
 from mutants.court import KILLED, SURVIVED, Verdict
 from mutants.forks import in_fork
-from mutants.nearby import near_files
+from mutants.nearby import judging_files, near_files
 from mutants.operators import Mutant, changes_in, files, mutants_of, sample, texts
 from mutants.reach import Judge, Reach
 
@@ -139,13 +139,72 @@ def test_probes_tell_which_blocks_run():
         planted.exchange({FILE: operators.parsed(FILE)})
 
 
+#: Prints what is free after the first free block: nothing, if `Holes.add` lacks a statement.
+ADDS = """
+from ooctrain.alloc.holes import Holes
+known = Holes()
+known.add(0, 1)
+print(known.by_size)
+"""
+
+
+@pytest.mark.parametrize("paths", [None, ROOT], ids=["the same paths", "paths of its own"])
+def test_a_mutant_is_planted_in_the_processes_that_a_test_starts(tmp_path, paths):
+    (mutant,) = [
+        m for m in mutants_of(FILE, {"Holes.add"})
+        if m.before.startswith("insort(") and m.after == "pass"
+    ]  # fmt: skip
+
+    def printed() -> str:
+        environment = {**os.environ, **({"PYTHONPATH": str(paths)} if paths else {})}
+        command = [sys.executable, "-c", ADDS]
+        return subprocess.run(
+            command, env=environment, cwd=ROOT, capture_output=True, text=True, check=True
+        ).stdout
+
+    def noticed() -> bool:
+        planted.plant(mutant, for_children=tmp_path)
+        planted.reach_children(tmp_path)
+        return printed() == "[]\n"
+
+    assert in_fork(noticed)
+    assert printed() == "[(1, 0)]\n"
+
+
+def test_what_other_processes_reach_is_written_down(tmp_path):
+    """Those that a test starts, and forks of the test itself."""
+    block, notes = f"{FILE}:Holes.add+", tmp_path / "notes"
+
+    def reached(work) -> bool:
+        notes.write_text("", encoding="utf-8")
+        own = planted.plant_probes([FILE], for_children=tmp_path / "probed")
+        planted.reach_children(tmp_path / "probed", notes)
+        work()
+        assert not own
+        return any(line.startswith(block) for line in notes.read_text().splitlines())
+
+    def starts() -> None:
+        subprocess.run([sys.executable, "-c", ADDS], cwd=ROOT, check=True)
+
+    def forks() -> None:
+        if not os.fork():
+            holes.Holes().add(0, 1)
+            os._exit(0)
+        os.wait()
+
+    assert in_fork(lambda: reached(starts))
+    assert in_fork(lambda: reached(forks))
+
+
 @pytest.mark.slow  # it reads all tests
-def test_the_nearest_tests_import_the_file_then_its_room_and_then_come_all_others():
-    near, room, others = near_files("ooctrain/alloc/best_fit_caching.py")
+def test_the_nearest_tests_import_the_file_then_its_room_and_then_all_others_and_the_late():
+    near, room, others, late = near_files("ooctrain/alloc/best_fit_caching.py")
     assert "tests/unit/test_caching_allocators.py" in near
     assert "tests/properties/test_allocators.py" in [*near, *room]
     assert "tests/unit/test_nn.py" in others
-    assert len({*near, *room, *others}) == len(near) + len(room) + len(others)
+    assert "tests/unit/cuda/test_launches.py" in late
+    every = [*near, *room, *others, *late]
+    assert sorted(set(every)) == sorted(every) == list(judging_files())
 
 
 def test_who_reaches_a_block_judges_first_and_then_whoever_follows():

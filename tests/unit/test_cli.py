@@ -597,6 +597,23 @@ def test_doctor_survives_broken_checks(run, monkeypatch, tmp_path):
     assert levels == {"first": "fail", "Python": "ok"}
 
 
+def test_a_package_that_is_installed_and_broken_is_found(monkeypatch, tmp_path):
+    from ooctrain.machine import doctor
+
+    facts = tmp_path / "half_there-1.2.dist-info"
+    facts.mkdir()
+    (facts / "METADATA").write_text("Metadata-Version: 2.1\nName: half-there\nVersion: 1.2\n")
+    module = tmp_path / "half_there.py"
+    module.write_text("")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    found = doctor.check_package("half_there")
+    assert (found.name, found.level, found.text) == ("half_there", "ok", "1.2")
+    monkeypatch.delitem(sys.modules, "half_there")
+    module.write_text("raise ImportError('its library is of another machine')  # longer")
+    with pytest.raises(ImportError):
+        doctor.check_package("half_there")
+
+
 @pytest.mark.parametrize("command", ["plan", "simulate"])
 @pytest.mark.parametrize("planner", ["naive", "vdnn-all"])
 def test_a_memory_that_is_enough_for_in_core_asks_no_planner(run, command, planner, tmp_path):

@@ -90,8 +90,8 @@ def test_a_recorded_step_computes_what_a_walked_one_does(bench, instructions, or
     assert run.device.streams.walked == pieces
     (record,) = run.device.graphs.records
     assert record.began == 3
-    assert first.replayed_us is None
-    assert [result.replayed_us for result in others] == [2.0, 3.0, 4.0]
+    assert first.captured_us is None
+    assert [result.captured_us for result in others] == [2.0, 3.0, 4.0]
     assert all(result.timeline == first.timeline for result in others)
     assert run.session.steps == 4
 
@@ -126,16 +126,16 @@ def test_values_written_between_steps_are_used(bench):
 def test_a_step_that_maps_is_looked_at_a_few_times_and_never_recorded(bench):
     run = bench(allocator="passthrough")
     list(steps_of(run, MOST_TRIES + 2))
-    refusal = run.session.replays.refusal
+    refusal = run.session.captured.refusal
     assert "a step maps memory" in str(refusal)
     assert not run.device.graphs.records
-    assert not run.session.replays.watches
+    assert not run.session.captured.watches
 
 
 def test_a_step_that_moves_a_value_is_refused_by_its_name(bench):
     run = bench(MOVES)
     list(steps_of(run, 1))
-    refusal = run.session.replays.refusal
+    refusal = run.session.captured.refusal
     assert (refusal.code, refusal.where) == ("OOC-154", "w")
     assert refusal.numbers == "1 of 1"
     assert not run.device.graphs.records
@@ -144,14 +144,14 @@ def test_a_step_that_moves_a_value_is_refused_by_its_name(bench):
 def test_what_the_device_refuses_is_walked_and_not_tried_again(bench):
     run = bench(device=recording(refusals=[CaptureRefused("no", numbers="so it is")]))
     list(steps_of(run))
-    assert str(run.session.replays.refusal).startswith("[OOC-154] no")
+    assert str(run.session.captured.refusal).startswith("[OOC-154] no")
     assert not run.device.graphs.records
 
 
 def test_what_the_driver_refuses_is_walked_with_its_words(bench):
     run = bench(device=recording(refusals=[DriverError("no such stream", call="cuStream")]))
     list(steps_of(run))
-    refusal = run.session.replays.refusal
+    refusal = run.session.captured.refusal
     assert isinstance(refusal, CaptureRefused)
     assert refusal.numbers == "no such stream"
     assert not run.device.graphs.records
@@ -178,7 +178,7 @@ def test_a_step_that_is_looked_into_is_never_recorded(bench, debug):
     run = bench(debug=debug)
     list(steps_of(run, 3))
     assert not run.device.graphs.records
-    assert run.session.replays.refusal is None
+    assert run.session.captured.refusal is None
 
 
 def test_calls_with_scalars_of_their_own_are_recorded_for_just_these_calls(bench):
@@ -232,7 +232,7 @@ def trained(batches, records=None, **options):
         if records is not None:
             session = trainer._residence.open.session
             records += session.device.graphs.records
-            assert session.replays.refusal is None
+            assert session.captured.refusal is None
         state = {name: sha256(value).hexdigest() for name, value in trainer.state_arrays().items()}
     return said, state
 

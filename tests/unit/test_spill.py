@@ -528,3 +528,54 @@ def test_the_doctor_says_what_a_disk_that_nobody_measured_is_taken_for(disk, mon
     save_calibration(replace(machine("cpu-generic"), disk=Disk(900.0, 500.0, folder=disk)),
                      tmp_path / "c.json")  # fmt: skip
     assert "0.90 GB/s out, 0.50 in, measured by" in doctor.check_spill().text
+
+
+class Toggled(Anywhere):
+    """Notes when the page cache is passed by and when space is taken; `refuses` from so much on.
+
+    Args:
+        past_cache: whether the cache can be passed by.
+    """
+
+    def __init__(self, past_cache, refuses=1 << 40):
+        super().__init__()
+        self.past_cache, self.refuses, self.notes = past_cache, refuses, []
+
+    def bypass(self, file, wanted):
+        if wanted and not self.past_cache:
+            raise OSError(errno.EINVAL, "no O_DIRECT")
+        self.notes.append("past" if wanted else "through")
+
+    def is_cached(self, file):
+        return False
+
+    def reserve(self, file, size_bytes):
+        self.notes.append(size_bytes)
+        if size_bytes >= self.refuses:
+            raise OSError(errno.ENOSPC, "full")
+        super().reserve(file, size_bytes)
+
+    def shrink(self, file, size_bytes):
+        self.notes.append(-size_bytes)
+        super().shrink(file, size_bytes)
+
+
+@pytest.mark.parametrize("refused", [False, True])
+@pytest.mark.parametrize("past_cache", [False, True])
+def test_a_slab_grows_through_the_cache_and_goes_on_past_it(disk, past_cache, refused):
+    """Where space cannot be reserved it is written with zeros, which lie anywhere in memory."""
+    calls = Toggled(past_cache, 8 * BLOCK_BYTES if refused else 1 << 40)
+    slab = opened(disk, calls, 2 * BLOCK_BYTES)
+    calls.notes.clear()
+    if refused:
+        with pytest.raises(ConfigError):
+            slab.resize(8 * BLOCK_BYTES)
+        assert (slab.size_bytes, slab.reserved_bytes) == (2 * BLOCK_BYTES, 2 * BLOCK_BYTES)
+    else:
+        slab.resize(8 * BLOCK_BYTES)
+        assert (slab.size_bytes, slab.reserved_bytes) == (8 * BLOCK_BYTES, 8 * BLOCK_BYTES)
+    given_back = [-2 * BLOCK_BYTES] * refused
+    between = [8 * BLOCK_BYTES, *given_back]
+    assert slab.direct == past_cache
+    assert calls.notes == (["through", *between, "past"] if past_cache else between)
+    slab.close()

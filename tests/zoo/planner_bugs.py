@@ -124,7 +124,6 @@ def _enter_beside_what_leaves(self: Walk, root: int) -> None:
     else:
         self.reserved.add(root)
         return
-    self.present.add(root)
     self.present_bytes += size
 
 

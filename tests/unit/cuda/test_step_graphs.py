@@ -60,7 +60,7 @@ def trained(launcher, optimizer, batches=BATCHES, ahead=False, **how):
             said.append(trainer.step(x, y))
         except TrainingStopped:
             said.append("stopped")
-    replays = trainer._residence.open.session.replays
+    replays = trainer._residence.open.session.captured
     facts = [replays._recorded is not None, str(replays.refusal or "")]
     timed = trainer.timeline.makespan_us >= 0
     swaps = sum(type(i).__name__ == "SwapOut" for i in trainer.plan.schedule)
@@ -155,13 +155,13 @@ BUGS = {
         "True",
     ),
     "pieces behind the look are left out": (
-        "from ooctrain.execution.captured_steps import Replays as owner",
+        "from ooctrain.execution.captured_steps import CapturedSteps as owner",
         "run",
         "[cut.rest :]",
         "[cut.rest + 3 :]",
     ),
     "nothing is ever recorded": (
-        "from ooctrain.execution.captured_steps import Replays as owner",
+        "from ooctrain.execution.captured_steps import CapturedSteps as owner",
         "serves",
         "guarded != self._guarded",
         "True",
