@@ -154,7 +154,7 @@ class Answer:
     Args:
         trace: trace of the step, rewritten.
         split: rows that say what is split, if anything is, and of classes other than usual.
-        question, need: what was asked, and what the step needs by itself.
+        question, need: what is to be planned, and what the step needs by itself.
         plan, timeline: where it fits.
         refusal, changes: what the planner said, and what would fit, where it does not.
         promise: how a memory budget was divided, if one was given.

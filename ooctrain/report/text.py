@@ -99,8 +99,8 @@ def program_rows(plan: Plan) -> list[tuple[str, str]]:
 
 
 def tiling_rows(plan: Plan) -> list[tuple[str, str]]:
-    """How a planner has tiled the step, and why so, if it has; and where a tiling that was asked
-    for has fewer tiles.
+    """How a planner has tiled the step, and why so, if it has; and where a tiling that was
+    requested for has fewer tiles.
     """
     notes = plan.notes
     remarks = [("note", remark) for remark in notes.get("remarks", ())]
