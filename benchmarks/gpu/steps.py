@@ -35,7 +35,7 @@ from ooctrain.execution.prepare import PreparedStep, prepare
 from ooctrain.execution.result import StepResult
 from ooctrain.execution.sessions import input_values, open_session
 from ooctrain.execution.settings import Settings
-from ooctrain.sched.timeline import Event, Timeline
+from ooctrain.sched.timeline import Timeline, TimelineEvent
 from ooctrain.step.trace import Trace
 
 #: Most of the budget, and the shares of free memory that the large step may take.
@@ -196,7 +196,7 @@ def hidden_share(timeline: Timeline) -> float:
     return hidden_us / copied_us if copied_us else 1.0
 
 
-def _merged(events: Sequence[Event]) -> list[tuple[float, float]]:
+def _merged(events: Sequence[TimelineEvent]) -> list[tuple[float, float]]:
     """Times in which something runs, as intervals that do not touch."""
     found: list[tuple[float, float]] = []
     for event in sorted(events, key=lambda event: event.start_us):

@@ -23,7 +23,7 @@ from ooctrain.sched.budget import live_bytes, trace_minimum_bytes, trace_peak_by
 from ooctrain.sched.instructions import describe_instruction
 from ooctrain.sched.schedule import Free, Plan, Run, Schedule, SwapIn, SwapOut
 from ooctrain.sched.simulate import simulate
-from ooctrain.sched.timeline import Event, Timeline
+from ooctrain.sched.timeline import Timeline, TimelineEvent
 from ooctrain.step.presets import machine as find_machine
 from ooctrain.step.trace import PHASES, Trace
 from ooctrain.units import GIB, KIB, MIB, format_bytes, format_us
@@ -174,7 +174,7 @@ def _in_columns(
 ) -> tuple[Timeline, Mapping[str, str]]:
     """A timeline with at most a box for each column and stream, and the phases of these boxes."""
     column_us = timeline.makespan_us / COLUMNS
-    drawn: list[Event] = []
+    drawn: list[TimelineEvent] = []
     counts: list[int] = []
     last: dict[str, int] = {}  # {stream: its last box}
     for event in timeline.events:

@@ -18,7 +18,7 @@ from ooctrain.report.record import Record
 from ooctrain.report.stream_names import STREAM_NAMES, streams_of
 from ooctrain.report.waits import waits_of
 from ooctrain.sched.ledger import Stream
-from ooctrain.sched.timeline import Event
+from ooctrain.sched.timeline import TimelineEvent
 
 PROCESS = 1
 COUNTERS = 0
@@ -72,7 +72,7 @@ def _waits(record: Record) -> Iterator[Entry]:
 
 def _arrows(record: Record) -> Iterator[Entry]:
     """From each swap out of a value to the swaps in of it that follow."""
-    left: dict[str, Event] = {}
+    left: dict[str, TimelineEvent] = {}
     for event in record.timeline.events:
         if event.stream == "D":
             left[event.name] = event

@@ -20,7 +20,7 @@ from ooctrain.errors import ConfigError
 from ooctrain.report.holdings import Group, Holding, holdings
 from ooctrain.report.listing import ListedStep, list_from_json, list_to_json
 from ooctrain.sched.schedule import Plan
-from ooctrain.sched.timeline import Event, Timeline
+from ooctrain.sched.timeline import Timeline, TimelineEvent
 from ooctrain.step.schema import Count, Duration, FileKind, Finite, Misfit
 
 #: Stands for `drawing` where there is no step to draw.
@@ -173,7 +173,7 @@ def _title(file: _RecordFile) -> str:
 def _timeline(file: _TimelineFile) -> Timeline:
     sums = {name: getattr(file, name) for name in _SUMS}
     events = tuple(
-        Event(row.stream, row.name, row.start_us, row.end_us, row.index)
+        TimelineEvent(row.stream, row.name, row.start_us, row.end_us, row.index)
         for place, row in enumerate(file.events)
         if _in_order(f"$.timeline.events[{place}]", row.start_us, row.end_us)
     )

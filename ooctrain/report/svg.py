@@ -14,7 +14,7 @@ from xml.sax.saxutils import escape
 
 from ooctrain.report import shapes
 from ooctrain.report.stream_names import streams_of
-from ooctrain.sched.timeline import Event, Timeline
+from ooctrain.sched.timeline import Timeline, TimelineEvent
 from ooctrain.units import format_bytes, format_us
 
 LEFT, RIGHT = 96, 16
@@ -146,7 +146,7 @@ def _loss_line(
     ]
 
 
-def _visible(events: Sequence[Event], end_us: float) -> Iterator[Event]:
+def _visible(events: Sequence[TimelineEvent], end_us: float) -> Iterator[TimelineEvent]:
     """The events of a lane; of very many, those that begin half a pixel behind the last one, or are
     wider than that."""
     drawn = -1.0

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ooctrain.report.stream_names import STREAM_NAMES
-from ooctrain.sched.timeline import Event, Timeline
+from ooctrain.sched.timeline import Timeline, TimelineEvent
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,11 +74,11 @@ def waits_of(timeline: Timeline) -> list[Wait]:
     return sorted(found, key=lambda wait: -wait.length_us)
 
 
-def _calls(timeline: Timeline) -> list[Event]:
+def _calls(timeline: Timeline) -> list[TimelineEvent]:
     return [event for event in timeline.events if event.stream == "C"]
 
 
-def _reason(copies: Sequence[Event], from_us: float, until_us: float) -> str:
+def _reason(copies: Sequence[TimelineEvent], from_us: float, until_us: float) -> str:
     """The last of the copies, sorted by their ends, that ended within a stretch of time."""
     behind = bisect_right(copies, until_us, key=lambda event: event.end_us)
     if not behind or copies[behind - 1].end_us <= from_us:

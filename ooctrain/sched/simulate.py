@@ -18,7 +18,7 @@ from fractions import Fraction
 
 from ooctrain.sched.ledger import Issued, lane_of, walk
 from ooctrain.sched.schedule import Run, Schedule, SwapIn, SwapOut
-from ooctrain.sched.timeline import Event, Timeline, timeline_of
+from ooctrain.sched.timeline import Timeline, TimelineEvent, timeline_of
 from ooctrain.step.machine import Machine, call_durations_ns
 from ooctrain.step.network import Message, Network
 from ooctrain.step.trace import Trace
@@ -240,21 +240,21 @@ class NetworkLane:
             self.free_from_ns = begin + self.network.message_ns(message)
             self.spans[message.number] = begin, self.free_from_ns
 
-    def events(self, schedule: Schedule, trace: Trace) -> list[Event]:
+    def events(self, schedule: Schedule, trace: Trace) -> list[TimelineEvent]:
         """All messages, for a timeline of the list."""
         return events_of(self.spans, schedule, trace)
 
 
 def events_of(
     spans_ns: Mapping[int, tuple[int, int]], schedule: Schedule, trace: Trace
-) -> list[Event]:
+) -> list[TimelineEvent]:
     """Messages as events of a timeline; the index of each is that of the call that sends it.
 
     Args:
         spans_ns: {number of a message: (begin, end) since the step began}.
     """
     return [
-        Event(
+        TimelineEvent(
             "N", trace.calls[call].name, spans_ns[number][0] / 1000, spans_ns[number][1] / 1000, i
         )
         for i, call, number in _sending(schedule, trace)

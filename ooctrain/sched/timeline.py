@@ -20,7 +20,7 @@ from ooctrain.units import format_bytes, format_us
 
 
 @dataclass(frozen=True, slots=True)
-class Event:
+class TimelineEvent:
     """One instruction on its stream.
 
     Args:
@@ -61,7 +61,7 @@ class Timeline:
     compute_us: float
     recompute_us: float
     stall_us: float
-    events: tuple[Event, ...] = ()
+    events: tuple[TimelineEvent, ...] = ()
     ledger: tuple[tuple[float, int], ...] = ()
 
     def busy_us(self, stream: Stream) -> float:
@@ -130,7 +130,7 @@ def ledger_curve(
 
 
 def make_timeline(
-    events: Sequence[Event], *, rerun: frozenset[int], copied_bytes: tuple[int, int],
+    events: Sequence[TimelineEvent], *, rerun: frozenset[int], copied_bytes: tuple[int, int],
     peak_bytes: tuple[int, int], ledger: tuple[tuple[float, int], ...] = (),
 ) -> Timeline:  # fmt: skip
     """A timeline with its sums worked out.
@@ -158,14 +158,14 @@ def make_timeline(
     )
 
 
-def _length_ns(event: Event) -> int:
+def _length_ns(event: TimelineEvent) -> int:
     """In whole nanoseconds, so that equal steps give equal sums."""
     return round(event.end_us * 1000) - round(event.start_us * 1000)
 
 
 def timeline_of(
     issued: Sequence[Issued], schedule: Schedule, trace: Trace,
-    times_ns: tuple[list[int], list[int]], messages: Sequence[Event] = (),
+    times_ns: tuple[list[int], list[int]], messages: Sequence[TimelineEvent] = (),
 ) -> Timeline:  # fmt: skip
     """The timeline of a walked list whose times are known or measured.
 
@@ -175,7 +175,7 @@ def timeline_of(
     """
     start, done = times_ns
     events = [
-        Event(
+        TimelineEvent(
             row.stream, _name_of(row.instruction, trace), start[row.index] / 1000,
             done[row.index] / 1000, row.index,
         )

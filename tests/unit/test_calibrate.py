@@ -27,7 +27,7 @@ from ooctrain.sched.budget import resolve_budget
 from ooctrain.sched.planners.registry import get_planner
 from ooctrain.sched.schedule import BYTES, Plan, Run, SwapIn, SwapOut
 from ooctrain.sched.simulate import simulate
-from ooctrain.sched.timeline import Event, Timeline
+from ooctrain.sched.timeline import Timeline, TimelineEvent
 from ooctrain.step.machine import Machine, call_durations_ns, profile_key
 from ooctrain.step.presets import load_calibration, machine, on_disk, with_link
 from ooctrain.step.trace import Trace
@@ -43,7 +43,9 @@ def step() -> Trace:
 def measured(of: Trace, call_us: float, gap_us: float, bytes_out: int = 0) -> Timeline:
     """A step in which every call takes `call_us`, with a gap after each."""
     pitch = call_us + gap_us
-    events = tuple(Event("C", c.name, c.id * pitch, c.id * pitch + call_us, c.id) for c in of.calls)
+    events = tuple(
+        TimelineEvent("C", c.name, c.id * pitch, c.id * pitch + call_us, c.id) for c in of.calls
+    )
     whole, busy = pitch * len(of.calls), call_us * len(of.calls)
     return Timeline(whole, 0, 0, bytes_out, 0, busy, 0.0, whole - busy, events)
 

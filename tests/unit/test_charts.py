@@ -21,7 +21,7 @@ from ooctrain.report.charts import (
 )
 from ooctrain.report.shapes import COLOURS, LETTER_WIDTH, WIDTH, round_ticks
 from ooctrain.report.svg import LAYER, PHASES, timelines_svg, x_of
-from ooctrain.sched.timeline import Event, Timeline
+from ooctrain.sched.timeline import Timeline, TimelineEvent
 
 SVG = "{http://www.w3.org/2000/svg}"
 SPAN = WIDTH - LEFT - RIGHT
@@ -177,7 +177,7 @@ def test_a_limit_is_a_dashed_line_at_its_height():
 def toy_timeline():
     """A forward call, its gradient, and the forward call once more: 30 us, at most 700 bytes."""
     events = tuple(
-        Event("C", name, start, start + 10, index)
+        TimelineEvent("C", name, start, start + 10, index)
         for index, (name, start) in enumerate([("f", 0), ("b", 10), ("f", 20)])
     )
     return Timeline(30, 700, 0, 0, 0, 30, 10, 0, events, ((0, 300), (10, 700)))
@@ -198,7 +198,7 @@ def test_each_layer_is_named_where_its_calls_run_and_its_name_fits(length):
     ends = [*starts[1:], 70 + length]
     ends[6] -= 5  # the stream rests
     events = tuple(
-        Event("C", name, start, end, index)
+        TimelineEvent("C", name, start, end, index)
         for index, (name, start, end) in enumerate(zip(names, starts, ends, strict=True))
     )
     line = Timeline(ends[-1], 700, 0, 0, 0, 30, 10, 0, events, ((0, 300), (10, 700)))

@@ -34,7 +34,7 @@ from ooctrain.devices.cuda import open as cuda_open
 from ooctrain.devices.cuda.driver import failure
 from ooctrain.layers.kernels.cuda.runtime.shim import why_no_ptx
 from ooctrain.layers.relu import ReLU
-from ooctrain.sched.timeline import Event, make_timeline
+from ooctrain.sched.timeline import TimelineEvent, make_timeline
 from ooctrain.testing.check_op import SCALARS, as_input, check_agreement, spec_of
 from ooctrain.testing.fake_gpu import fake_gpu
 
@@ -263,9 +263,11 @@ def test_failures_stand_before_the_numbers(tmp_path):
 
 def test_copies_are_hidden_as_far_as_calls_run_beside_them():
     events = [
-        Event("C", "a", 0, 10, 0), Event("C", "b", 10, 20, 1), Event("H", "x", 5, 15, 2),
-        Event("D", "y", 15, 35, 3),
-    ]  # fmt: skip
+        TimelineEvent("C", "a", 0, 10, 0),
+        TimelineEvent("C", "b", 10, 20, 1),
+        TimelineEvent("H", "x", 5, 15, 2),
+        TimelineEvent("D", "y", 15, 35, 3),
+    ]
     timeline = make_timeline(events, rerun=frozenset(), copied_bytes=(1, 1), peak_bytes=(1, 1))
     assert hidden_share(timeline) == pytest.approx(15 / 30)
 

@@ -11,7 +11,7 @@ from ooctrain.report.holdings import GROUPS, Holding, group_curves, held_at, hol
 from ooctrain.report.waits import peak_of, waits_of
 from ooctrain.sched.planners.registry import get_planner
 from ooctrain.sched.simulate import simulate
-from ooctrain.sched.timeline import Event, Timeline
+from ooctrain.sched.timeline import Timeline, TimelineEvent
 from ooctrain.step.machine import Machine
 from ooctrain.testing.check_planner import random_case
 
@@ -67,7 +67,7 @@ def test_groups_are_a_partition_of_what_is_held():
 
 
 def timeline_of(events, makespan_us, ledger=((0.0, 1),)):
-    made = tuple(Event(*event, index) for index, event in enumerate(events))
+    made = tuple(TimelineEvent(*event, index) for index, event in enumerate(events))
     return Timeline(makespan_us, 9, 0, 0, 0, 0.0, 0.0, 0.0, made, tuple(ledger))
 
 

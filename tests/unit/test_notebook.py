@@ -15,7 +15,7 @@ from ooctrain.alloc.dry_run import DryMemory
 from ooctrain.alloc.virtual import VirtualAddressing
 from ooctrain.api import Executed
 from ooctrain.sched.schedule import Run, Schedule, SwapIn, SwapOut
-from ooctrain.sched.timeline import Event, make_timeline
+from ooctrain.sched.timeline import TimelineEvent, make_timeline
 
 SCREEN_LINES, SCREEN_COLUMNS = 24, 400
 MOST_BYTES = 400_000
@@ -89,7 +89,7 @@ def test_a_snapshot_is_still_plain_data(shown):
 
 
 def long_timeline(count):
-    events = [Event("C", f"call{i}", float(i), i + 1.0, i) for i in range(count)]
+    events = [TimelineEvent("C", f"call{i}", float(i), i + 1.0, i) for i in range(count)]
     ledger = tuple((float(i), 1 + i % 7) for i in range(count))
     return make_timeline(
         events, rerun=frozenset(), copied_bytes=(0, 0), peak_bytes=(7, 0), ledger=ledger

@@ -23,7 +23,7 @@ from ooctrain.report.shapes import MOST_POINTS, thinned
 from ooctrain.report.svg import MOST_BOXES, lane_boxes
 from ooctrain.sched.planners.registry import get_planner
 from ooctrain.sched.simulate import simulate
-from ooctrain.sched.timeline import Event, Timeline
+from ooctrain.sched.timeline import Timeline, TimelineEvent
 from ooctrain.testing.check_planner import random_case
 
 NASTY = ["</script><script>alert(1)</script>", "<!--", '"quoted" & <b>', "a b;c", "ünï☃", ""]
@@ -157,7 +157,7 @@ def test_a_thinned_line_keeps_its_ends_and_its_extremes():
 
 @pytest.mark.parametrize("count", [300, MOST_BOXES + 1000])
 def test_a_lane_of_very_many_boxes_leaves_out_what_nobody_sees(count):
-    events = tuple(Event("C", f"e{k}", float(k), k + 0.9, k) for k in range(count))
+    events = tuple(TimelineEvent("C", f"e{k}", float(k), k + 0.9, k) for k in range(count))
     timeline = Timeline(float(count), 0, 0, 0, 0, 0.0, 0.0, 0.0, events)
     boxes, _ = lane_boxes(timeline, timeline.makespan_us, {}, 0)
     drawn = sum("<title>" in box for box in boxes)

@@ -24,12 +24,12 @@ from ooctrain.report.text import (
     spark,
 )
 from ooctrain.rewrite import apply_rewrites
-from ooctrain.sched.timeline import Event, Timeline
+from ooctrain.sched.timeline import Timeline, TimelineEvent
 from ooctrain.tracing import trace
 
 
 def timeline(events: list[tuple[str, float, float]], end: float, ledger=()) -> Timeline:
-    made = tuple(Event(s, f"e{i}", a, b, i) for i, (s, a, b) in enumerate(events))
+    made = tuple(TimelineEvent(s, f"e{i}", a, b, i) for i, (s, a, b) in enumerate(events))
     peak = max((size for _, size in ledger), default=0)
     return Timeline(end, peak, 0, 0, 0, 0.0, 0.0, 0.0, made, tuple(ledger))
 

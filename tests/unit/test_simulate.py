@@ -10,7 +10,7 @@ from support.work import lines_run
 from ooctrain.sched.ledger import walk
 from ooctrain.sched.schedule import Fence, Free, Run, Schedule, SwapIn, SwapOut, default_start
 from ooctrain.sched.simulate import durations_ns, interfered_times, simulate, start_times
-from ooctrain.sched.timeline import Event, ledger_curve, make_timeline
+from ooctrain.sched.timeline import TimelineEvent, ledger_curve, make_timeline
 from ooctrain.sched.verify import verify
 from ooctrain.step.builder import TraceBuilder
 from ooctrain.step.machine import Machine
@@ -133,9 +133,9 @@ def test_at_one_moment_releases_come_before_claims():
 
 def test_a_measured_timeline_has_the_same_sums():
     events = [
-        Event("C", "f", 0.0, 2.5, 0),
-        Event("H", "x", 1.0, 4.0, 1),
-        Event("C", "f", 5.0, 6.0, 2),
+        TimelineEvent("C", "f", 0.0, 2.5, 0),
+        TimelineEvent("H", "x", 1.0, 4.0, 1),
+        TimelineEvent("C", "f", 5.0, 6.0, 2),
     ]
     timeline = make_timeline(events, rerun=frozenset({2}), copied_bytes=(0, 8), peak_bytes=(64, 8))
     assert (timeline.makespan_us, timeline.compute_us, timeline.recompute_us) == (6, 3.5, 1)
