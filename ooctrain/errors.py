@@ -205,7 +205,7 @@ class Infeasible(OoctrainError):
 class PartFailed(OoctrainError):
     """A planner or a rewrite raised something that is not an error of this tree.
 
-    Where several are asked, such as by `auto`, the others still are, and the plan's remarks name
+    Where several planners run, as in `auto`, the others go on, and the plan's remarks name
     the failure. `__cause__` is what was raised, with its traceback.
     """
 

@@ -187,9 +187,9 @@ def _starved(error: BaseException) -> OoctrainError | None:
     # Late: a start that goes well does without.
     from ooctrain.step.allowance import memory_limits
 
-    limited = [room for room in memory_limits() if room.source.startswith("ulimit")]
+    limited = [limit for limit in memory_limits() if limit.source.startswith("ulimit")]
     thread = isinstance(error, RuntimeError) and "start new thread" in str(error)
-    if not thread and not any(room.free_bytes < STARVED_BYTES for room in limited):
+    if not thread and not any(limit.free_bytes < STARVED_BYTES for limit in limited):
         return None
     what = "the system starts no further thread: " if thread else ""
     return OoctrainError(

@@ -50,11 +50,11 @@ from ooctrain.execution.placement import allocation_log, reserved_peak
 from ooctrain.execution.planners import as_planner, get_planner, planners
 from ooctrain.execution.promise import Promise
 from ooctrain.execution.settings import DEFAULT_REWRITES
+from ooctrain.report.layer_costs import layer_rows
 from ooctrain.report.numbers_file import write_numbers
 from ooctrain.report.record import NOT_DRAWN, drawing
 from ooctrain.report.text import (
     facts,
-    layer_rows,
     layer_table,
     placement,
     search_rows,
@@ -154,7 +154,7 @@ class Answer:
     Args:
         trace: trace of the step, rewritten.
         split: rows that say what is split, if anything is, and of classes other than usual.
-        question, need: what was asked, and what the step needs by itself.
+        question, need: what is to be planned, and what the step needs by itself.
         plan, timeline: where it fits.
         refusal, changes: what the planner said, and what would fit, where it does not.
         promise: how a memory budget was divided, if one was given.

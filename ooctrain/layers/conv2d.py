@@ -446,7 +446,7 @@ def _require_countable(shape: ConvShape) -> None:
 
 
 def algorithm_for(device: str, requested: str, allow_tf32: bool) -> str:
-    """What convolutions are asked to use. Raises ConfigError: the device has no such thing."""
+    """The algorithm that is requested. Raises ConfigError: the device has no such thing."""
     if device == "cpu" and not allow_tf32 and requested not in CUDA_ALGORITHMS:
         return requested  # the rules of the cpu kernels know the rest
     if device == "cuda" and requested == "auto":

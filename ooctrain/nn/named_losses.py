@@ -1,7 +1,7 @@
 """The loss of a step, and the target that fits it.
 
 A loss is given by name, as a function or as the model's own. Only the loss knows the form of its
-target (class numbers, or another output), so the target's shape and type are asked of it in the
+target (class numbers, or another output), so the loss gives the target's shape and type in the
 middle of tracing, once the shape of the model's output is known. Read next: `tracing.py`;
 `models/inception.py`, which has a loss of its own.
 """

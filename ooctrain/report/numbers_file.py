@@ -22,7 +22,7 @@ OPTION = "--json"
 
 
 def write_file(path: str, text: str) -> None:
-    """Writes what a command was asked to leave in a file.
+    """Writes what a command leaves in a file.
 
     Raises:
         OoctrainError: it cannot be written; a full disk does not name the file by itself.
@@ -47,7 +47,7 @@ def write_numbers(path: str, content: object) -> None:
 
 
 class NumbersFile:
-    """The file that a command was asked to write by `--json`, if any, and its state before.
+    """The file of a command's `--json`, if any, and its state before.
 
     Args:
         given: the arguments of the whole command line.

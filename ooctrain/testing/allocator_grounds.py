@@ -275,7 +275,7 @@ class PlainGround:
         return self._problem
 
     def refuse(self, after: int) -> None:
-        """Nothing is asked of a driver."""
+        """There is no driver."""
 
     def take_back(self) -> bool:
         return False

@@ -64,7 +64,7 @@ class Ask:
     """One request.
 
     Args:
-        op: what is asked.
+        op: kind of the request.
         value: bytes, pieces, or which of the live blocks, modulo how many there are.
         stream: whose work it is.
         lo, count: granules of a reserved block, modulo its size; bytes of a block to punch.
@@ -184,7 +184,7 @@ LAWS: Mapping[str, str] = {
     "P5": "no work meets memory that is unmapped, inaccessible or another block's",
     "P6": "what is reserved never exceeds the budget",
     "P7": "the books are the sums: R, A, W, C and V, V = A + W + C, peaks, counts",
-    "P8": "what is refused leaves everything as it was, and is served when it is asked again",
+    "P8": "what is refused leaves everything as it was, and is served when it is requested again",
     "P9": "nothing is refused that stats() promises, or that the free chunks suffice for",
     "P10": "double, foreign and late frees, wrong sizes and wrong parts are refused",
     "P11": "in the end nothing of the driver is held, and close() names what was live",

@@ -1,4 +1,4 @@
-"""A list laid out on bytes: the table of docs/schedule.md once more, byte by byte and pair by pair.
+"""A list laid out on bytes: the table of docs/schedule.md once more, byte by byte, pair by pair.
 
 From a trace, a list and a `random.Random` comes a `Job`: for each instruction the addresses that it
 reads and writes and ALL the instructions that must be finished before it. An illegal list raises

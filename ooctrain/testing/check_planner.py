@@ -140,7 +140,7 @@ def shrink(
     Args:
         trace: fails.
         fails: whether a trace does.
-        max_questions: how many are asked before the best so far is returned.
+        max_questions: how many traces are tried before the best so far is returned.
     """
     questions = 0
     shrunk = True

@@ -1,4 +1,4 @@
-"""This machine's memory behind the driver object: CUDA's memory management by memfd and mmap.
+"""This machine's memory behind the driver object: CUDA's memory management by memfd, mmap.
 
 It implements the calls of `VmmDriver`; any code of this process can use the addresses. A file in
 memory is the physical memory, a handle is a part of it, and a mapping is mmap of that part into an

@@ -371,7 +371,7 @@ def test_without_scripts_and_in_print_the_still_picture_stays(browser, opened):
     assert reader.page.evaluate("document.documentElement.scrollWidth") <= 390
     assert reader.page.is_visible(".still svg")
     assert not reader.page.is_visible(".app")
-    assert "Who holds" in reader.page.inner_text(".still")
+    assert "What holds" in reader.page.inner_text(".still")
     live = opened()
     assert live.page.is_visible(".app")
     assert not live.page.is_visible(".still")

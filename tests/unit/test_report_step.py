@@ -119,7 +119,7 @@ def test_the_page_is_whole_in_itself_and_names_holders_and_waits(record):
     assert "import(" not in text
     holder = max(record.holdings, key=lambda one: one.size_bytes)
     assert holder.name in page.cells
-    assert any(cell.startswith("Who holds") for cell in page.cells)
+    assert any(cell.startswith("What holds") for cell in page.cells)
 
 
 def test_a_name_that_looks_like_html_stays_a_name(record):

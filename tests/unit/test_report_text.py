@@ -11,18 +11,17 @@ from rich.console import Console
 
 from ooctrain.cli.terminal import make_console
 from ooctrain.models import build
+from ooctrain.report.layer_costs import layer_rows, total_row
 from ooctrain.report.text import (
     busy_shares,
     held_shares,
     lanes,
-    layer_rows,
     memory_bar,
     or_dash,
     placement,
     plain_table,
     share,
     spark,
-    total_row,
 )
 from ooctrain.rewrite import apply_rewrites
 from ooctrain.sched.timeline import Timeline, TimelineEvent

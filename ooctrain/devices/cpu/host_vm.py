@@ -411,17 +411,17 @@ def check_memory(size_bytes: int, what: str, available_bytes: int | None = None)
         what: wants the memory, with its verb: "the arena wants".
     """
     if available_bytes is None:
-        room = tightest_limit()
+        limit = tightest_limit()
     else:
-        room = MemoryLimit(available_bytes, available_bytes, MACHINE)
-    if room is not None and size_bytes > room.free_bytes:
-        limited = room.source != MACHINE
-        source = f" of {format_bytes(room.limit_bytes)} by {room.source}" if limited else ""
+        limit = MemoryLimit(available_bytes, available_bytes, MACHINE)
+    if limit is not None and size_bytes > limit.free_bytes:
+        limited = limit.source != MACHINE
+        source = f" of {format_bytes(limit.limit_bytes)} by {limit.source}" if limited else ""
         raise ConfigError(
             f"{what} more memory than "
             + ("a limit leaves to this process" if limited else "this machine has free"),
             code="OOC-108",
-            numbers=f"wanted {format_bytes(size_bytes)}, free {format_bytes(room.free_bytes)}"
+            numbers=f"wanted {format_bytes(size_bytes)}, free {format_bytes(limit.free_bytes)}"
             + source,
             fix="a smaller --budget (100% is all that a step can use, and less will do), "
             "--host-budget or --memory",
@@ -440,7 +440,7 @@ def tightest_limit(root: Path = Path("/")) -> MemoryLimit | None:
     """What limits this process's memory most: the machine, a control group or a resource limit."""
     free = _meminfo_available(root)
     machine = [] if free is None else [MemoryLimit(free, free, MACHINE)]
-    return min([*machine, *memory_limits(root)], key=lambda room: room.free_bytes, default=None)
+    return min([*machine, *memory_limits(root)], key=lambda limit: limit.free_bytes, default=None)
 
 
 def max_mapped_chunks(root: Path = Path("/")) -> int:

@@ -72,7 +72,7 @@ class TunedNetwork:
     Args:
         model, batch: which.
         levels: height of its graph in TensorFlow.
-        image_sizes: that are asked here.
+        image_sizes: those that are computed here.
         sizes_of_fit: the largest image without any method, and the next that the paper tried.
         sizes_of_knee: the largest image at which swapping loses nothing, and the next.
         largest: {method: largest image}.

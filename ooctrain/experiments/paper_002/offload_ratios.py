@@ -205,7 +205,7 @@ def slot_cells(case: tuple[str, Sequence[float]]) -> list[SlotCell]:
 
 
 def step_cases(networks: Sequence[str], shares: Sequence[float]) -> list[CompareCase]:
-    """What `compare` is asked: the steps of some networks, in the memory of their chains."""
+    """The cases for `compare`: the steps of some networks, in the memory of their chains."""
     cases = []
     for model in networks:
         view = _view(Group(model, USUAL_SIZE, USUAL_BATCH))

@@ -59,7 +59,7 @@ BANDWIDTHS = (32.0, 16.0, 10.0, 8.0, 4.0, 2.0, 1.0, 0.5)
 PRINTED = MappingProxyType({10.0: 2.1})
 #: Of the larger batch's throughput (section 6.3).
 PRINTED_LOSS = 0.015
-#: Small batches for which the gain is asked, and the bandwidth at which.
+#: Small batches for which the gain is computed, and the bandwidth at which.
 BATCHES, AT_GBIT_S = (16, 32, 64, 96, 128, 192), 10.0
 BYTES_PER_US_OF_A_GBIT = 1e9 / 8 / 1e6
 BASELINE, COMPUTING, PAPERS_LOSS = "baseline", "computing alone", "computing, 1.5 % lost"

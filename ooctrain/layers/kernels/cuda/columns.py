@@ -1,4 +1,4 @@
-"""Sums over the rows of a (rows, channels) array, one per channel, by blocks, threads and chunks.
+"""Sums over the rows of a (rows, channels) array, one per channel, by blocks, threads, chunks.
 
 The sum takes two kernels. In the first, a block takes a chunk of rows of up to 32 channels
 (`chunks.Columns`). Neighbouring threads take neighbouring channels, so that a warp reads contiguous

@@ -86,12 +86,12 @@ def _gather(x, table, bias, y, sizes, down, across, lo, hi, thread):
 
 
 @kernel("void(f4[::1], f4[::1], f4[::1], UniTuple(i8, 7), UniTuple(i8, 6), i8, i8, i8, i8, i8)")
-def _grad_weight(x, dy, tables, sizes, window, room, rows_per_chunk, lo, hi, thread):
-    """Items are rows of dy; each chunk of them has its own table, at multiples of `room`."""
+def _grad_weight(x, dy, tables, sizes, window, table_size, rows_per_chunk, lo, hi, thread):
+    """Items are rows of dy; each chunk of them has its own table, at multiples of `table_size`."""
     height, width, rows, columns, kh, kw, channels = sizes
     sh, sw, dh, dw, top, left = window
-    base = lo // rows_per_chunk * room
-    tables[base : base + room] = ZERO
+    base = lo // rows_per_chunk * table_size
+    tables[base : base + table_size] = ZERO
     for item in range(lo, hi):
         n, h0 = item // rows, item % rows * sh - top
         for tap in range(kh * kw):
@@ -111,11 +111,11 @@ def _grad_weight(x, dy, tables, sizes, window, room, rows_per_chunk, lo, hi, thr
 
 
 @kernel("void(f4[::1], i8, i8, i8, i8, i8)")
-def _sum_tables(tables, room, count, lo, hi, thread):
+def _sum_tables(tables, table_size, count, lo, hi, thread):
     """The first table becomes the sum of all, in their order. Items: elements."""
     for k in range(1, count):
         for i in range(lo, hi):
-            tables[i] += tables[k * room + i]
+            tables[i] += tables[k * table_size + i]
 
 
 def forward(pool: ThreadPool, shape: ConvShape, x, w, bias, y, workspace) -> None:
@@ -153,14 +153,14 @@ def grad_weight(
     pool: ThreadPool, shape: ConvShape, x: Array, dy: Array, dw: Array, workspace: Array
 ) -> None:
     """dw: for each tap the sum of dy times the pixel that it read, chunk by chunk."""
-    tables, room = workspace.view(np.float32), conv_workspace.table_floats(shape)
+    tables, table_size = workspace.view(np.float32), conv_workspace.table_floats(shape)
     items, chunk = shape.n * shape.oh, conv_workspace.output_chunk(shape)
     sizes = shape.h, shape.w, shape.oh, shape.ow, shape.r, shape.s, shape.c
     window = *shape.stride, *shape.dilation, shape.padding[0], shape.padding[2]
-    pool.run(_grad_weight, items, chunk, x, dy, tables, sizes, window, room, chunk)
+    pool.run(_grad_weight, items, chunk, x, dy, tables, sizes, window, table_size, chunk)
     taps, chunks = shape.r * shape.s, chunk_count(items, chunk)
     if chunks > 1:
-        pool.run(_sum_tables, room, room, tables, room, chunks)
+        pool.run(_sum_tables, table_size, table_size, tables, table_size, chunks)
     total = tables[: taps * shape.c].reshape(taps, shape.c)
     transpose(pool, total, dw.reshape(shape.c, taps))
 

@@ -91,7 +91,7 @@ def output_chunk(shape: ConvShape) -> int:
 
 
 def table_floats(shape: ConvShape) -> int:
-    """Room of one (taps, channels) table."""
+    """Floats of one (taps, channels) table."""
     return aligned(shape.r * shape.s * shape.c)
 
 
