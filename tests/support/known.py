@@ -26,7 +26,7 @@ Row = Sequence[object]
 _FLOAT = re.compile(r"\d+\.\d+(e[-+]?\d+)?")
 
 
-def check(table: str, whose: str, rows: Iterable[Row]) -> None:
+def check_rows(table: str, whose: str, rows: Iterable[Row]) -> None:
     """Asserts that what is found now is what stands in a table.
 
     Args:

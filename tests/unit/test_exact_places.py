@@ -430,4 +430,4 @@ def test_what_was_tried_before_is_tried_again(name):
     rows.append(("aim", descent.tried, descent.low, descent.high, descent.offsets))
     descent.run(90)
     rows.append(("run", descent.tried, descent.low, descent.high, descent.offsets))
-    known.check("packed", name, rows)
+    known.check_rows("packed", name, rows)

@@ -108,7 +108,7 @@ def row_of(name: str, which: str) -> known.Row:
 
 @pytest.mark.parametrize("name", allocators())
 def test_an_allocator_places_blocks_where_it_did(name):
-    known.check("places", name, [row_of(name, which) for which in LOGS])
+    known.check_rows("places", name, [row_of(name, which) for which in LOGS])
 
 
 def arena(name: str, which: str, spec: str, share: float) -> known.Row:
@@ -128,7 +128,7 @@ def arena(name: str, which: str, spec: str, share: float) -> known.Row:
 @pytest.mark.parametrize("name", allocators())
 def test_the_arena_of_a_plan_is_what_it_was(name):
     asked = ("plain", "window", 0.9), ("blocks", "belady", 0.95), ("everything", "keep-all", 1.5)
-    known.check("arenas", name, [arena(name, *question) for question in asked])
+    known.check_rows("arenas", name, [arena(name, *question) for question in asked])
 
 
 @pytest.mark.parametrize("order", ["list", "size"])
@@ -140,7 +140,7 @@ def test_packings_are_what_they_were(order):
             asked = foresee([r for r in log.requests if r.op != "step"], log.parameters)
             found = pack(asked, Granule(512), order, pools)
             rows.append((seed, pools, found.pools, found.least_bytes, known.digest(found.offsets)))
-    known.check("packings", order, rows)
+    known.check_rows("packings", order, rows)
 
 
 def test_every_row_is_of_an_allocator():

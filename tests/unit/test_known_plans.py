@@ -80,7 +80,7 @@ ASKED = [
 def test_a_planner_answers_as_it_did(spec, name):
     asked = QUESTIONS[name][2:4] if (spec, name) == ("banded", "plain") else QUESTIONS[name]
     rows = [answer(name, share, spec, form, host) for share, form, host in asked]
-    known.check("plans", f"{spec} of {name}", rows)
+    known.check_rows("plans", f"{spec} of {name}", rows)
 
 
 @pytest.mark.parametrize("name", MAKERS)
@@ -96,7 +96,7 @@ def test_bounds_are_what_they_were(name):
             best = [lower_bound(trace, bytes_, machine, recompute=r) for r in (False, True)]
             rows.append((share, machine.name, proposition_3_us(trace, bytes_, machine), *link,
                          *(bound.makespan_us for bound in best)))  # fmt: skip
-    known.check("bounds", name, rows)
+    known.check_rows("bounds", name, rows)
 
 
 def test_every_row_is_of_a_planner():
@@ -107,8 +107,8 @@ def test_every_row_is_of_a_planner():
 def test_another_number_is_noticed():
     """The judge itself: of the rows of a table one number is another, or a row is missing."""
     rows = [row[1:] for row in known.read(known.FOLDER / "bounds.csv") if row[0] == "plain"]
-    known.check("bounds", "plain", rows)
+    known.check_rows("bounds", "plain", rows)
     wrong = [*rows[:-1], [*rows[-1][:-1], float(rows[-1][-1]) * 1.000001]]
     for other in (wrong, rows[:-1], [*rows, rows[0]]):
         with pytest.raises(AssertionError):
-            known.check("bounds", "plain", other)
+            known.check_rows("bounds", "plain", other)

@@ -64,7 +64,7 @@ def test_a_step_is_prepared_as_it_was(allocator):
     plan = prepare(step("plain"), settings(planner="belady", allocator="va")).plan
     rows.append(found(lambda: placed(plan, settings(allocator=allocator)), "placed"))
     rows.append(("share", share_bytes(step("plain"), settings(budget="60%", allocator=allocator))))
-    known.check("prepared", allocator, rows)
+    known.check_rows("prepared", allocator, rows)
 
 
 @pytest.mark.parametrize("name", ["plain", "worked"])
@@ -81,7 +81,7 @@ def test_memory_is_divided_as_it_was(name):
         how = settings(memory=memory, planner="window", allocator="best-fit", machine=None)
         own_share = None if kind == "ample" else OwnShare(38 * MIB, MIB)
         rows.append(found(lambda how=how, own=own_share: prepare_within(evaluated, how, own), kind))
-    known.check("promises", name, rows)
+    known.check_rows("promises", name, rows)
 
 
 def offered(trace: Trace, offers: list[Offer]) -> list[known.Row]:
@@ -103,4 +103,4 @@ def test_tilings_are_offered_as_they_were(name):
         fewer = [sparing(operators, times, offer) for offer in mixed]
         rows += [*offered(trace, mixed), *offered(trace, [offer for offer in fewer if offer])]
         rows += offered(trace, few_tilings(operators, times, question))
-    known.check("offers", name, rows)
+    known.check_rows("offers", name, rows)

@@ -38,7 +38,7 @@ def test_rates_are_those_that_torch_has(name):
         rows.append(
             ("all", known.digest(found), "state", known.digest(sorted(schedule.state_dict())))
         )
-    known.check("rates", name, rows)
+    known.check_rows("rates", name, rows)
 
 
 def test_every_row_is_of_a_schedule():

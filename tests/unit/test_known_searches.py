@@ -91,7 +91,7 @@ def test_a_search_costs_and_finds_what_it_did(name, which):
     runs = lists_of(step)[0]
     kept = search.call_by_call([(begun[0], runs)], 40, seed=5, deadline=NO_LIMIT)
     rows += [("kept", each.time_ns, len(each.runs), known.digest(each)) for each in kept]
-    known.check("searches", f"{name} {which}", rows)
+    known.check_rows("searches", f"{name} {which}", rows)
 
 
 @pytest.mark.parametrize("name", STEPS)
@@ -104,4 +104,4 @@ def test_the_search_of_what_is_kept_finds_what_it_did(name):
         times = [each.time_ns for each in found]
         fits = map(search.fits, runs)
         rows.append((which, *fits, search.moves, *times, known.digest(found)))
-    known.check("kept", name, rows)
+    known.check_rows("kept", name, rows)

@@ -32,7 +32,7 @@ def rewritten(name: str, rewrites: str) -> known.Row:
 @pytest.mark.parametrize("name", MAKERS)
 def test_a_step_and_its_rewrites_are_known(name):
     rows = [("as recorded", *row_of(step(name)))]
-    known.check("steps", name, rows + [rewritten(name, which) for which in REWRITES])
+    known.check_rows("steps", name, rows + [rewritten(name, which) for which in REWRITES])
 
 
 #: Longer networks of families that another stands for.
@@ -45,7 +45,7 @@ def test_the_step_of_a_network_is_known(name):
     small = models.build(name, 7, "imagenet", recipe.channels)
     shape = 2, recipe.channels, recipe.height, recipe.width
     made = known.digest(small), known.digest([(n, p.shape) for n, p in small.named_parameters()])
-    known.check("networks", name, [(*row_of(trace(small, shape, threads=2)), *made)])
+    known.check_rows("networks", name, [(*row_of(trace(small, shape, threads=2)), *made)])
 
 
 def test_every_row_is_of_a_step():

@@ -56,7 +56,7 @@ def test_machines_are_what_they_were():
          one.transfer_ns(12_345, "out"), one.transfer_ns(54_321, "in"), one.slowdown)
         for name, one in made.items()
     ]  # fmt: skip
-    known.check("machines", "all", rows)
+    known.check_rows("machines", "all", rows)
 
 
 @pytest.mark.parametrize("name", TRANSFORMS)
@@ -70,7 +70,7 @@ def test_images_are_transformed_as_they_were(name):
             except OoctrainError as refusal:
                 found = refusal.code, known.digest(refusal.numbers)
             rows.append((kind, number, *found))
-    known.check("transforms", name, rows)
+    known.check_rows("transforms", name, rows)
 
 
 @pytest.mark.parametrize("name", ["resnet18", "vgg11_bn", "alexnet", "unet"])
@@ -84,4 +84,4 @@ def test_networks_are_split_as_they_were(name):
         shape = (2, recipe.channels, 192, 256)
         found = split.shape_of(shape)
         rows.append((depth, grid, *astuple(found), *row_of(trace(split, shape, threads=2))))
-    known.check("splits", name, rows)
+    known.check_rows("splits", name, rows)
