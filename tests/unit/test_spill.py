@@ -506,7 +506,7 @@ def test_the_words_of_the_command_are_a_folder_and_a_rate():
 @pytest.mark.parametrize(
     ("measured", "said"),
     [
-        (None, "the disk assumed: nobody has measured this disk"),
+        (None, "the disk assumed: this disk was not measured"),
         (Disk(2e3, 3e3, folder="/x"), "the disk measured by `ooctrain calibrate`"),
         (Disk(2e3, 3e3, folder="/y"), "the disk measured in /y"),
     ],
