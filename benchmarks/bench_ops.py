@@ -35,9 +35,8 @@ from ooctrain.layers.kernels.cpu import (
 )
 from ooctrain.layers.kernels.cpu.runtime import copy
 from ooctrain.layers.kernels.cpu.runtime.pool import ThreadPool
-from ooctrain.layers.kernels.update_factors import adam_factors, sgd_factors
 from ooctrain.layers.pooling import PoolGeometry
-from ooctrain.layers.update import AdamUpdate, SGDUpdate
+from ooctrain.layers.update import AdamUpdate, SGDUpdate, adam_factors, sgd_factors
 
 #: Why some cases may stay below 1, by a part of their names.
 REASONS = {

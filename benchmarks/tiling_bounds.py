@@ -1,8 +1,8 @@
 """Below which time no step in bands can come: two bounds, for cases of `bench_tile.py`.
 
 The LP bound is that of *one* tiled trace: any list of its calls, whatever is kept, moved or run
-again, as `sched/bounds/lp.py` says. Another tiling may come below it. The other bound holds for
-*all* tilings of a chain, in whatever order. When the loss is known, both memories hold no more
+again, as `sched/bounds/lp_bound.py` says. Another tiling may come below it. The other bound holds
+for *all* tilings of a chain, in whatever order. When the loss is known, both memories hold no more
 than they can, so of all that backward reads the rest is computed once more, and a row takes no less
 in a band than its share of the untiled call. What is stored is best that which takes longest to
 compute for its bytes. Room to work in is left out. Source: ours. Read next: `bench_tile.py`.
@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from ooctrain.sched.bounds.lp import fluid_bound
+from ooctrain.sched.bounds.lp_bound import fluid_bound
 from ooctrain.step.machine import Machine, call_durations_ns
 from ooctrain.step.trace import Trace
 

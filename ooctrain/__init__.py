@@ -156,7 +156,7 @@ if TYPE_CHECKING:  # "x as x" is how a type checker knows that a name is public
     from ooctrain.rewrite import apply_rewrites as apply_rewrites
     from ooctrain.rewrite import rewrites as rewrites
     from ooctrain.rewrite.tile import tile as tile
-    from ooctrain.sched.bounds.lp import fluid_bound as fluid_bound
+    from ooctrain.sched.bounds.lp_bound import fluid_bound as fluid_bound
     from ooctrain.sched.budget import resolve_budget as resolve_budget
     from ooctrain.sched.budget import trace_minimum_bytes as trace_minimum_bytes
     from ooctrain.sched.budget import trace_peak_bytes as trace_peak_bytes

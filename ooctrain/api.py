@@ -25,7 +25,7 @@ from ooctrain.execution.prepare import placed
 from ooctrain.execution.sessions import Images, input_values, open_session, threads_served
 from ooctrain.execution.settings import DEFAULT_REWRITES, Settings, as_rewrites
 from ooctrain.models import build, expect_classes, recipe_of, stem_for
-from ooctrain.optim.optimizers import DEFAULT_LR
+from ooctrain.optim.algorithms import DEFAULT_LR
 from ooctrain.rewrite import REWRITES, apply_rewrites
 from ooctrain.sched import verify as laws
 from ooctrain.sched.bounds import closed as bounds

@@ -35,7 +35,7 @@ from ooctrain.nn.containers import tilings_wanted
 from ooctrain.nn.named_losses import Loss, named_loss, target_of
 from ooctrain.nn.plain import FromBytes
 from ooctrain.optim import Optimizer
-from ooctrain.optim.optimizers import get_optimizer
+from ooctrain.optim.algorithms import get_optimizer
 from ooctrain.rewrite.tile import remark_by_name, tile_by_name
 from ooctrain.step.op import Spec
 from ooctrain.step.presets import usable_cores
@@ -56,7 +56,7 @@ def trace(
     Args: input_shape: of the whole batch, (N, C, H, W), float32; uint8 for a model with
     `nn.FromBytes`. loss: "cross_entropy" (of a model with an `OwnLoss`: that), "mse", "l1", or a
     function of (output, target); None with `training=False`. optimizer: by name
-    (`optim/optimizers.py`; "sgd" has momentum 0.9), itself, or None for gradients alone. device:
+    (`optim/algorithms.py`; "sgd" has momentum 0.9), itself, or None for gradients alone. device:
     "cpu" or "cuda": what algorithms and workspaces are chosen for. threads: of the cpu device;
     None: one for each core that this process may use. keep_gradients: hand out the gradients as
     backward leaves them; else clipped ones are handed out, and the clipping may overwrite what it

@@ -93,7 +93,7 @@ class Trainer:
         model: while the trainer is open its values are on the device; read them as ever.
         loss: "cross_entropy", "mse", "l1" or a function of (output, target); a target with the
             shape of the output is float32, others are class numbers.
-        optimizer: one of `optim`, or by name (`optim/optimizers.py`); "sgd" has momentum 0.9.
+        optimizer: one of `optim`, or by name (`optim/algorithms.py`); "sgd" has momentum 0.9.
         budget: budget of everything on the device: bytes, "512MiB", "25%"; None: train in-core. A
             percentage is that of the largest step that was trained; before the first one, an
             evaluation has that of the step which would train its batch.

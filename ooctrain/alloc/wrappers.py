@@ -136,7 +136,7 @@ class Counted(Wrapper):
 
 
 class Fillable(Protocol):
-    """Memory that can be filled: a device (`devices.base.Device`), or a test's own."""
+    """Memory that can be filled: a device (`devices.interface.Device`), or a test's own."""
 
     def fill(self, address: int, size_bytes: int, value: int) -> None:
         """Sets every byte."""

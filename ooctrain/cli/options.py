@@ -19,7 +19,7 @@ from ooctrain.cli.schedules import find_schedule
 from ooctrain.cli.values import Named, OneOf, OutputFile, PositiveNumber, UserPath, WholeNumber
 from ooctrain.errors import ConfigError
 from ooctrain.execution.settings import MAX_SEED
-from ooctrain.optim.optimizers import find_optimizer
+from ooctrain.optim.algorithms import find_optimizer
 from ooctrain.sched.planning.effort import EVALUATIONS
 from ooctrain.step.presets import DEVICES
 

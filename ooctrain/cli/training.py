@@ -37,7 +37,7 @@ from ooctrain.distributed.ranks import Ranks
 from ooctrain.errors import TrainingStopped
 from ooctrain.execution.checkpoint import RunState
 from ooctrain.optim import Optimizer
-from ooctrain.optim.optimizers import get_optimizer
+from ooctrain.optim.algorithms import get_optimizer
 from ooctrain.plugins import parse_spec
 from ooctrain.rewrite import keeps_bits
 from ooctrain.sched.planning.effort import EVALUATIONS

@@ -18,7 +18,7 @@ from ooctrain.course.rubric import BOUND, Measure
 from ooctrain.course.submitted import planner_of, why_not
 from ooctrain.errors import ConfigError, Infeasible, OoctrainError, PlanMismatch
 from ooctrain.execution.planners import get_planner
-from ooctrain.sched.bounds.lp import fluid_bound
+from ooctrain.sched.bounds.lp_bound import fluid_bound
 from ooctrain.sched.budget import resolve_budget
 from ooctrain.sched.planning.planner import as_plan
 from ooctrain.sched.schedule import Plan

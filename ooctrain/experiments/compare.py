@@ -4,8 +4,8 @@ A `CompareCase` holds everything that decides its `CompareRow`. So rows can be c
 and by several processes, and they are kept on disk, as are their plans and bounds, under a name
 made of their content. A comparison that was interrupted, or is given again, computes only what is
 missing. Where a planner fails on a step, its row says so, and the others go on. Each ratio is to a
-bound that no list beats (`sched/bounds/lp.py`); the row says for which class of lists that holds.
-Read next: `planned.py`, `kept.py`.
+bound that no list beats (`sched/bounds/lp_bound.py`); the row says for which class of lists that
+holds. Read next: `planned.py`, `kept.py`.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from ooctrain.report.charts import Curve, curves_svg, stacked_svg
 from ooctrain.report.text import or_dash, plain_table
 from ooctrain.rewrite import REWRITES, apply_rewrites, rewritten_with_remarks
 from ooctrain.sched.bounds import closed as bounds
-from ooctrain.sched.bounds.lp import FluidBound, fluid_bound
+from ooctrain.sched.bounds.lp_bound import FluidBound, fluid_bound
 from ooctrain.sched.bounds.recompute import RecomputeBound, recompute_bound
 from ooctrain.sched.budget import (
     input_bytes,

@@ -1,14 +1,14 @@
 """Optimizers and schedules of their learning rates, with the names of `torch.optim`.
 
 An optimizer computes the next values of parameters from their gradients. Read next: `optimizer.py`,
-`optimizers.py`, then `schedules/scheduler.py`.
+`algorithms.py`, then `schedules/scheduler.py`.
 """
 
 from typing import NoReturn
 
 from ooctrain.optim import schedules as lr_scheduler
+from ooctrain.optim.algorithms import SGD, Adam, AdamW, RMSprop
 from ooctrain.optim.optimizer import Optimizer, lr_name
-from ooctrain.optim.optimizers import SGD, Adam, AdamW, RMSprop
 from ooctrain.optim.schedules import (
     CosineAnnealingLR,
     ExponentialLR,

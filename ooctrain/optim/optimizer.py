@@ -3,7 +3,7 @@
 An update is an operation (`layers/update.py`) that the optimizer records: at once in eager mode,
 and as one call per parameter in a trace. So `step()` and a planned training step do the same
 arithmetic. Learning rates are step scalars: "lr" for the first parameter group, "lr.1" for the
-second. Read next: `optimizers.py`, `tracing.py`.
+second. Read next: `algorithms.py`, `tracing.py`.
 """
 
 from __future__ import annotations

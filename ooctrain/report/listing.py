@@ -14,9 +14,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import astuple, dataclass
 from typing import Any, Literal, get_args
 
-from ooctrain.sched.host_life import slot_of
 from ooctrain.sched.instructions import describe_instruction
-from ooctrain.sched.ledger import LANES, Issued, walk
+from ooctrain.sched.ledger import LANES, Issued, slot_of, walk
 from ooctrain.sched.schedule import End, Fence, Free, Plan, Run, Schedule, SwapIn, SwapOut
 from ooctrain.sched.timeline import Timeline
 from ooctrain.step.trace import Trace

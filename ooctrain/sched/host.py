@@ -4,7 +4,7 @@
 first fit in list order. This is safe because a SwapOut that claims host memory waits for all host
 releases listed before it: an offset that is free in list order is also free in time. A host budget
 is of the slab: what its slots hold, and the gaps between them, which planners do not see. Sources:
-docs/schedule.md, "Ledgers"; paper 004, section 4.4 (the host's pool). Read next: `host_life.py`,
+docs/schedule.md, "Ledgers"; paper 004, section 4.4 (the host's pool). Read next: `ledger.py`,
 `spans.py`.
 """
 
@@ -15,8 +15,7 @@ from dataclasses import dataclass
 from heapq import heappop, heappush
 
 from ooctrain.errors import DoesNotFit, Infeasible
-from ooctrain.sched.host_life import copies, lives
-from ooctrain.sched.ledger import Ledger
+from ooctrain.sched.ledger import Ledger, copies, lives
 from ooctrain.sched.schedule import Plan, Schedule
 from ooctrain.sched.spans import FirstGaps
 from ooctrain.step.trace import Trace

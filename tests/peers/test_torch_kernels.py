@@ -8,9 +8,8 @@ import pytest
 from ooctrain.layers.kernels.cpu import batch_norm, elementwise, functions, losses, pooling, update
 from ooctrain.layers.kernels.cpu import workspace as ws
 from ooctrain.layers.kernels.cpu.runtime.pool import ThreadPool
-from ooctrain.layers.kernels.update_factors import adam_factors, sgd_factors
 from ooctrain.layers.pooling import PoolGeometry
-from ooctrain.layers.update import AdamUpdate, ClipFactor, SGDUpdate
+from ooctrain.layers.update import AdamUpdate, ClipFactor, SGDUpdate, adam_factors, sgd_factors
 
 torch = pytest.importorskip("torch")
 F = torch.nn.functional

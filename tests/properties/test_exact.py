@@ -11,7 +11,7 @@ import ooctrain as oc
 from ooctrain.errors import ConfigError, Infeasible
 from ooctrain.sched.bounds.closed import lower_bound
 from ooctrain.sched.bounds.exact import exact_makespan_us
-from ooctrain.sched.bounds.lp import fluid_bound
+from ooctrain.sched.bounds.lp_bound import fluid_bound
 from ooctrain.sched.budget import trace_minimum_bytes, trace_peak_bytes
 from ooctrain.sched.planners.belady import Belady
 from ooctrain.sched.planners.prefix import Prefix

@@ -20,7 +20,7 @@ from support.tiny_steps import tiny_step
 import ooctrain as oc
 from ooctrain.errors import Infeasible
 from ooctrain.sched.bounds.exact import exact_makespan_us
-from ooctrain.sched.bounds.lp import fluid_bound
+from ooctrain.sched.bounds.lp_bound import fluid_bound
 from ooctrain.sched.budget import trace_minimum_bytes, trace_peak_bytes
 from ooctrain.sched.planners.greedy import shortest_prefix
 from ooctrain.sched.planners.registry import get_planner

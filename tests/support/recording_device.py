@@ -128,7 +128,7 @@ class Tape:
 
 
 class Record:
-    """A recorded step: `devices.base.RecordedStep`.
+    """A recorded step: `devices.interface.RecordedStep`.
 
     Attributes:
         began: how often it was begun.

@@ -2,7 +2,7 @@
 
 The fake driver already knows what is mapped where. Here only marks are added, which tests write to
 a range and read back, page by page, by any address. An error is raised where a real machine would
-end the process or go on with wrong data. The calls are those of `devices.base.VirtualMemory`.
+end the process or go on with wrong data. The calls are those of `devices.interface.VirtualMemory`.
 Read next: `testing/fake_driver.py`, `devices/cuda/driver_memory.py`.
 """
 

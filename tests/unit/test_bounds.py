@@ -106,7 +106,7 @@ def test_no_planner_beats_the_bound_without_recomputation(link):
 def test_the_solver_of_programs_prints_nothing_of_its_own():
     """HiGHS 1.16 prints its banner on standard output once in a process, before any JSON."""
     program = """
-from ooctrain.sched.bounds.linear import LinearProgram
+from ooctrain.sched.bounds.linear_program import LinearProgram
 program = LinearProgram()
 program.at_most([(program.column(cost=1.0), -1.0)], -1.5)
 assert abs(program.solve().primal - 1.5) < 1e-9

@@ -15,7 +15,7 @@ from ooctrain.errors import ConfigError, Infeasible
 from ooctrain.functional import relu
 from ooctrain.report.text import program_rows, search_rows
 from ooctrain.rewrite import apply_rewrites
-from ooctrain.sched.bounds.linear import LinearProgram
+from ooctrain.sched.bounds.linear_program import LinearProgram
 from ooctrain.sched.budget import (
     input_bytes,
     resolve_budget,

@@ -25,7 +25,7 @@ from ooctrain.experiments.compare import (
     compare_markdown,
     row_of,
 )
-from ooctrain.sched.bounds.lp import fluid_bound
+from ooctrain.sched.bounds.lp_bound import fluid_bound
 from ooctrain.sched.budget import trace_minimum_bytes, trace_peak_bytes
 from ooctrain.sched.planners.registry import get_planner
 from ooctrain.sched.planning.planner import call_need_bytes

@@ -14,7 +14,7 @@ from support.strategies import SEEDS, machines, traces
 import ooctrain as oc
 from ooctrain.errors import Infeasible
 from ooctrain.sched.bounds.closed import compute_us
-from ooctrain.sched.bounds.lp import Covered, FluidItems, fluid_bound
+from ooctrain.sched.bounds.lp_bound import Covered, FluidItems, fluid_bound
 from ooctrain.sched.budget import input_bytes, trace_minimum_bytes, trace_peak_bytes
 from ooctrain.sched.planners.belady import Belady
 from ooctrain.sched.planners.dtr import Dtr

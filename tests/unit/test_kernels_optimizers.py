@@ -10,8 +10,15 @@ from support.quick import quick
 
 from ooctrain.layers.kernels.cpu import update
 from ooctrain.layers.kernels.cpu import workspace as ws
-from ooctrain.layers.kernels.update_factors import adam_factors, rmsprop_factors, sgd_factors
-from ooctrain.layers.update import AdamUpdate, ClipFactor, RMSpropUpdate, SGDUpdate
+from ooctrain.layers.update import (
+    AdamUpdate,
+    ClipFactor,
+    RMSpropUpdate,
+    SGDUpdate,
+    adam_factors,
+    rmsprop_factors,
+    sgd_factors,
+)
 
 #: One element; less than a chunk; eight chunks and a rest; as many chunks as there may be.
 SIZES = quick([1, 17, 1000, 100_001, 400_001], 0, 1, 2, 3)

@@ -13,7 +13,7 @@ from ooctrain import nn, optim
 from ooctrain.cli import main
 from ooctrain.cli.schedules import SCHEDULES, RunLength, find_schedule
 from ooctrain.errors import ConfigError
-from ooctrain.optim.optimizers import OPTIMIZERS, get_optimizer
+from ooctrain.optim.algorithms import OPTIMIZERS, get_optimizer
 
 NAMED = {
     "sgd": lambda p: optim.SGD(p, lr=0.1, momentum=0.9),

@@ -21,8 +21,8 @@ from ooctrain.errors import ConfigError, Infeasible
 from ooctrain.experiments.compare import CompareCase, row_of
 from ooctrain.sched.bounds import recompute
 from ooctrain.sched.bounds.closed import compute_us
-from ooctrain.sched.bounds.linear import LinearProgram
-from ooctrain.sched.bounds.lp import fluid_bound
+from ooctrain.sched.bounds.linear_program import LinearProgram
+from ooctrain.sched.bounds.lp_bound import fluid_bound
 from ooctrain.sched.bounds.recompute import (
     FORWARD,
     Depth,

@@ -18,7 +18,7 @@ import ooctrain as oc
 from ooctrain.errors import ConfigError, Infeasible
 from ooctrain.rewrite import apply_rewrites
 from ooctrain.sched.bounds.closed import compute_us
-from ooctrain.sched.bounds.lp import fluid_bound
+from ooctrain.sched.bounds.lp_bound import fluid_bound
 from ooctrain.sched.budget import resolve_budget, trace_minimum_bytes
 from ooctrain.sched.planners import lms, window
 from ooctrain.sched.planners.belady import Belady

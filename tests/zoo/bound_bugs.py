@@ -21,8 +21,8 @@ from unit.test_recompute_bound import (
 )
 from zoo.planting import plant
 
-from ooctrain.sched.bounds import lp, recompute
-from ooctrain.sched.bounds.lp import FluidProgram
+from ooctrain.sched.bounds import lp_bound, recompute
+from ooctrain.sched.bounds.lp_bound import FluidProgram
 from ooctrain.sched.bounds.recompute import RecomputeProgram, StepValues
 
 Plant = Callable[[pytest.MonkeyPatch], Any]
@@ -99,7 +99,7 @@ BUGS: dict[str, Plant] = {
         recompute, "first_wait_us", "and not v.persistent", ""
     ),
     "bound: what a byte costs is what it saves": _slip(
-        lp, "_memory_prices", "-sum(", "sum("
+        lp_bound, "_memory_prices", "-sum(", "sum("
     ),
     "bound: a change of stages that proves less is kept": _slip(
         recompute, "dearest_ends", "if found > proved + GAIN", "if found < proved - GAIN"

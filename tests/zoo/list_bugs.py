@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from zoo import planting
 
-from ooctrain.sched import host, host_life, ledger, rules, simulate
+from ooctrain.sched import host, ledger, rules, simulate
 from ooctrain.sched.ledger import Ledger
 
 BUGS: dict[str, tuple[Any, str, str, str]] = {
@@ -66,7 +66,7 @@ BUGS: dict[str, tuple[Any, str, str, str]] = {
         host, "_slots", "released.get(last, len(schedule.instructions))", "last",
     ),
     "the host slot of an update is its own": (
-        host_life, "slot_of", "trace.carries.get(variable, variable)", "variable",
+        ledger, "slot_of", "trace.carries.get(variable, variable)", "variable",
     ),
     "only the first kept output is looked for": (
         rules, "outputs_absent", "for out in call.outs if run.keep is None else run.keep:",

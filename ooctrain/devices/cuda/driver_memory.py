@@ -1,13 +1,12 @@
 """A device's memory over any driver: the base of the allocators, made of equal physical pieces.
 
-A `VmmDriver` and a size give a `devices.base.VirtualMemory`: offsets into the memory that can be
-mapped into reserved addresses. An allocator therefore runs unchanged over a GPU, over this
+A `VmmDriver` and a size give a `devices.interface.VirtualMemory`: offsets into the memory that can
+be mapped into reserved addresses. An allocator therefore runs unchanged over a GPU, over this
 machine's own memory and over the strict fake. Offsets are numbers of pieces, and a table for each
 reservation says which piece is mapped where. A piece may appear at several addresses. `map` first
 unmaps what is mapped at its addresses, since a GPU, unlike Linux, refuses to map over a mapping;
 its caller guarantees that the old mapping is no longer in use. A `map` that fails leaves nothing
-half mapped. Source: paper 000, section 4. Read next: `testing/host_driver.py`;
-`alloc/virtual.py`.
+half mapped. Source: paper 000, section 4. Read next: `testing/host_driver.py`; `alloc/virtual.py`.
 """
 
 from __future__ import annotations

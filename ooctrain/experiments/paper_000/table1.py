@@ -42,7 +42,7 @@ from ooctrain.report.text import plain_table
 from ooctrain.rewrite import apply_rewrites
 from ooctrain.rewrite.pin_small import pinning_for
 from ooctrain.sched.bounds.closed import compute_us
-from ooctrain.sched.bounds.lp import fluid_bound
+from ooctrain.sched.bounds.lp_bound import fluid_bound
 from ooctrain.sched.budget import with_region
 from ooctrain.sched.planners.keep_all import KeepAll
 from ooctrain.sched.planners.registry import get_planner

@@ -30,7 +30,7 @@ from ooctrain.experiments.spread import spread
 from ooctrain.report.charts import Curve, curves_svg, side_by_side_svg, stacked_svg
 from ooctrain.report.text import or_dash, plain_table
 from ooctrain.sched.bounds.closed import compute_us, proposition_3_us
-from ooctrain.sched.bounds.lp import fluid_bound
+from ooctrain.sched.bounds.lp_bound import fluid_bound
 from ooctrain.sched.planners.registry import get_planner
 from ooctrain.sched.planning.chain_view import ChainView, chain_view
 from ooctrain.sched.verify import verify

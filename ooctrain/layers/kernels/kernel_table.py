@@ -26,11 +26,17 @@ from ooctrain.layers.instance_norm import (
     InstanceNormGradApply,
     InstanceNormGradReduce,
 )
-from ooctrain.layers.kernels.update_factors import adam_factors, rmsprop_factors, sgd_factors
 from ooctrain.layers.layout import Reshape
 from ooctrain.layers.losses import MeanError, MeanErrorGrad, mean_factor
 from ooctrain.layers.reduction import Sum
-from ooctrain.layers.update import AdamUpdate, RMSpropUpdate, SGDUpdate
+from ooctrain.layers.update import (
+    AdamUpdate,
+    RMSpropUpdate,
+    SGDUpdate,
+    adam_factors,
+    rmsprop_factors,
+    sgd_factors,
+)
 from ooctrain.step.op import Op, Scalars, Spec
 
 #: (operation, inputs, outputs, threads) -> bytes of workspace.

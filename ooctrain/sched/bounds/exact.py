@@ -8,7 +8,7 @@ both sides, only on the host. Memory is given up only when something needs it, s
 nothing. Swapped byte by byte this is the fractional problem, value by value the whole-tensor one.
 
 It is meant to be obviously right, not fast: some 8 calls of 3 bytes are its limit. Source: paper
-002's problem 1, extended by recomputation. Read next: `lp.py`.
+002's problem 1, extended by recomputation. Read next: `lp_bound.py`.
 """
 
 from __future__ import annotations
@@ -109,7 +109,7 @@ class _Search:
             if len(best) > most_states:
                 raise ConfigError(
                     "the step is too large for an exact search",
-                    fix="fewer stages, or the bound of sched/bounds/lp.py",
+                    fix="fewer stages, or the bound of sched/bounds/lp_bound.py",
                 )
             for after, took_us in self._followers(state):
                 if time_us + took_us < best.get(after, 1 << 60):

@@ -1,6 +1,6 @@
 """The bound for a host without room: a step time that no list without copies on the host beats.
 
-Where nothing can be copied to the host, what does not fit is computed again. The LP (`lp.py`)
+Where nothing can be copied to the host, what does not fit is computed again. The LP (`lp_bound.py`)
 computes fractions of values again, for which it charges neither the memory of their sources nor
 that of what is there meanwhile; within small budgets that is far below every list. Here time is cut
 into stages; each value is there or not as a stage ends, and each call that runs again takes all of
@@ -19,7 +19,7 @@ they like. Where the host budget leaves room for the inputs alone, every list th
 accepts copies nothing, and `backward=True` covers them all; no planner here but `checkmate`, in
 steps of 30 calls and less, makes lists that `backward=False` does not cover. Sources: ours; the
 stages, with R and S, are those of Checkmate (Jain et al., MLSys 2020), of which these rows are a
-relaxation: they are fewer, and true of any order. Read next: `linear.py`;
+relaxation: they are fewer, and true of any order. Read next: `linear_program.py`;
 `sched/planners/checkmate.py`, whose program makes lists.
 """
 
@@ -31,8 +31,8 @@ from functools import cached_property
 from typing import NamedTuple
 
 from ooctrain.sched.bounds.closed import first_wait_us
-from ooctrain.sched.bounds.linear import LinearProgram, Term, WholeSolution
-from ooctrain.sched.bounds.lp import TOLERANCE, fluid_bound
+from ooctrain.sched.bounds.linear_program import LinearProgram, Term, WholeSolution
+from ooctrain.sched.bounds.lp_bound import TOLERANCE, fluid_bound
 from ooctrain.sched.budget import input_bytes
 from ooctrain.sched.planning.residency import always_resident
 from ooctrain.sched.schedule import LowerBound

@@ -34,7 +34,7 @@ from typing import Any, ClassVar, NamedTuple
 
 from ooctrain.errors import ConfigError
 from ooctrain.sched.bounds.closed import arrivals_us
-from ooctrain.sched.bounds.linear import INFINITE, LinearProgram, Term, WholeSolution
+from ooctrain.sched.bounds.linear_program import INFINITE, LinearProgram, Term, WholeSolution
 from ooctrain.sched.planners.checkmate_baselines import (
     SIMPLE,
     WITHOUT_SEARCH,

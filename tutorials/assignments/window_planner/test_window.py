@@ -12,7 +12,7 @@ import pytest
 import ooctrain as oc
 from ooctrain.course.measures import budget_bytes_of, par_us, step_of
 from ooctrain.course.rubric import read_rubric
-from ooctrain.sched.bounds.lp import fluid_bound
+from ooctrain.sched.bounds.lp_bound import fluid_bound
 from ooctrain.sched.budget import trace_minimum_bytes
 from ooctrain.sched.schedule import SwapIn, SwapOut
 from ooctrain.sched.verify import verify

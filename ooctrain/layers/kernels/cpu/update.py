@@ -18,8 +18,7 @@ from ooctrain.layers.kernels.cpu.runtime.pool import ThreadPool
 from ooctrain.layers.kernels.cpu.simd.simd import VL, vfma, vmax, vsplat, vsqrt, vsum
 from ooctrain.layers.kernels.cpu.simd.simd_memory import vload_upto, vscan_upto, vstore_upto
 from ooctrain.layers.kernels.cpu.workspace import BLOCK_ELEMENTS
-from ooctrain.layers.kernels.update_factors import AdamFactors, RmspropFactors, SgdFactors
-from ooctrain.layers.update import ClipFactor
+from ooctrain.layers.update import AdamFactors, ClipFactor, RmspropFactors, SgdFactors
 
 Array = np.ndarray
 ZERO, ONE = np.float32(0), np.float32(1)

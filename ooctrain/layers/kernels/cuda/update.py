@@ -20,7 +20,7 @@ from ooctrain.layers.kernels.cuda.quads import first_quads, load_quad, store_qua
 from ooctrain.layers.kernels.cuda.runtime.intrinsics import fma
 from ooctrain.layers.kernels.cuda.runtime.launcher import Launcher
 from ooctrain.layers.kernels.cuda.runtime.shim import cuda, device, kernel
-from ooctrain.layers.kernels.update_factors import AdamFactors, RmspropFactors, SgdFactors
+from ooctrain.layers.update import AdamFactors, RmspropFactors, SgdFactors
 
 Array = Any
 ZERO, ONE = np.float32(0), np.float32(1)

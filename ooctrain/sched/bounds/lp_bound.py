@@ -15,7 +15,7 @@ move at any time. Persistent variables may start the step on either side, as lon
 there.
 
 Sources: paper 002's relaxed model for the offload part; recomputation is ours. Read next:
-`linear.py`, which solves the program; `closed.py` for bounds without an LP.
+`linear_program.py`, which solves the program; `closed.py` for bounds without an LP.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import NamedTuple
 
-from ooctrain.sched.bounds.linear import LinearProgram, LpSolution, Term
+from ooctrain.sched.bounds.linear_program import LinearProgram, LpSolution, Term
 from ooctrain.sched.budget import input_bytes
 from ooctrain.sched.planning.decisions import BEFORE_THE_STEP, Life, lives, runs_once
 from ooctrain.sched.planning.residency import Liveness

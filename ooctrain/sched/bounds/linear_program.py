@@ -4,8 +4,8 @@ A program has columns with bounds and costs, and rows with bounds; the solver re
 from both sides. Columns may have to be whole numbers: then branch and bound searches for them, up
 to a number of nodes, so that the result does not depend on how busy the machine is. Rows are
 collected in the sparse form that the solver takes, so the author of a program writes only its
-inequalities. HiGHS (Huangfu and Hall 2018) is loaded when a program is solved. Read next: `lp.py`;
-`sched/planners/checkmate.py`, for one with whole numbers.
+inequalities. HiGHS (Huangfu and Hall 2018) is loaded when a program is solved. Read next:
+`lp_bound.py`; `sched/planners/checkmate.py`, for one with whole numbers.
 """
 
 from __future__ import annotations
