@@ -67,7 +67,7 @@ _NAMES = {
     "rewrite": ("apply_rewrites", "rewrites"),
     "rewrite.tile": ("tile",),
     "execution.planners": ("planners",),
-    "sched.bounds.lp": ("fluid_bound",),
+    "sched.bounds.lp_bound": ("fluid_bound",),
     "sched.budget": ("resolve_budget", "trace_minimum_bytes", "trace_peak_bytes"),
     "sched.planning.chain_view": ("chain_view",),
     "sched.schedule": ("Granule", "LowerBound", "Plan", "Schedule"),
