@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from ooctrain.errors import ConfigError, ShapeError
 from ooctrain.layers.conv2d import CPU_ALGORITHMS, ConvShape, choose_algorithm
-from ooctrain.layers.kernels.cpu import matmul, tiling
+from ooctrain.layers.kernels.cpu import blocking, matmul
 from ooctrain.layers.kernels.cpu.conv import conv2d, conv_workspace
 from ooctrain.layers.kernels.cpu.runtime.pool import ThreadPool
 
@@ -126,7 +126,7 @@ SHAPES = {
 @pytest.fixture(autouse=True)
 def many_chunks(monkeypatch):
     """Shapes this small would run as one chunk; the tests want threads and orders to matter."""
-    monkeypatch.setattr(tiling, "CHUNK_FLOPS", 1)
+    monkeypatch.setattr(blocking, "CHUNK_FLOPS", 1)
 
 
 @pytest.fixture(scope="module")

@@ -37,7 +37,7 @@ BUGS = {
     ),
     "under a memory budget a loader reads ahead by itself": (
         "no more", ahead, "_reading",
-        "batches.reading(ahead=False) if alone else batches.reading()", "batches.reading()",
+        "ahead=not manner.alone", "ahead=True",
     ),
     "a loader counts what was read": (
         "a loader", DataLoader, "reading", 'yield batch, partial(setattr, self, "_state", state)',

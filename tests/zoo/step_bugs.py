@@ -135,7 +135,7 @@ def clipping_is_no_part_of_the_key(patch: pytest.MonkeyPatch) -> None:
 
 def slots_are_taken_for_granted(patch: pytest.MonkeyPatch) -> None:
     """An optimizer whose state is thrown away goes on with it."""
-    plant(patch, seen, "_rest", "list(optimizer.state.values())", "None")
+    plant(patch, seen, "_held_by", "list(optimizer.state.values())", "[]")
 
 
 def values_are_read_once(patch: pytest.MonkeyPatch) -> None:

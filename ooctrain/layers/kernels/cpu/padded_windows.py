@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from ooctrain.layers.kernels.cpu.blocking import PANEL
 from ooctrain.layers.kernels.cpu.runtime.kernel_jit import inner
 from ooctrain.layers.kernels.cpu.simd.simd import VL, vsplat
 from ooctrain.layers.kernels.cpu.simd.simd_memory import (
@@ -19,7 +20,6 @@ from ooctrain.layers.kernels.cpu.simd.simd_memory import (
     vstore_part,
     vtranspose,
 )
-from ooctrain.layers.kernels.cpu.tiling import PANEL
 
 ZERO = np.float32(0)
 #: How far ahead of their use pixels of a window, and rows of weights, are prefetched.

@@ -20,6 +20,7 @@ from llvmlite import ir
 from numba import types
 from numba.extending import intrinsic
 
+from ooctrain.layers.kernels.cpu.blocking import PANEL
 from ooctrain.layers.kernels.cpu.simd.simd import (
     I8,
     I32,
@@ -36,7 +37,6 @@ from ooctrain.layers.kernels.cpu.simd.simd import (
     splat,
     vector_pointer,
 )
-from ooctrain.layers.kernels.cpu.tiling import PANEL
 
 # Rows of C in one register tile. AVX-512 has 32 registers: 12 x 2 + 2 + 1; AVX2 has 16: 6 x 2 + 2
 # + 1. The outer-product form must divide usual channel counts, for it adds into C and so cannot

@@ -16,6 +16,7 @@ from __future__ import annotations
 from numba import types
 
 from ooctrain.layers.conv2d import ConvShape
+from ooctrain.layers.kernels.cpu.blocking import PANEL, chunk_items, views, write_bias
 from ooctrain.layers.kernels.cpu.conv.brgemm import (
     COLUMNS,
     MR,
@@ -43,7 +44,6 @@ from ooctrain.layers.kernels.cpu.padded_windows import (
 from ooctrain.layers.kernels.cpu.partials import add_parts
 from ooctrain.layers.kernels.cpu.runtime.kernel_jit import inner, kernel
 from ooctrain.layers.kernels.cpu.runtime.pool import ThreadPool
-from ooctrain.layers.kernels.cpu.tiling import PANEL, chunk_items, views, write_bias
 
 STRIPS = PANEL // COLUMNS  # register tiles that lie side by side in a panel
 PACK_FLOPS = 20  # packing an element takes as long as so many flops of the multiplying loop

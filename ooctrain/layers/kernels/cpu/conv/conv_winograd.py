@@ -15,6 +15,7 @@ from __future__ import annotations
 from numba import types
 
 from ooctrain.layers.conv2d import ConvShape
+from ooctrain.layers.kernels.cpu.blocking import PANEL, chunk_items, views, write_bias
 from ooctrain.layers.kernels.cpu.conv.brgemm import (
     COLUMNS,
     MR,
@@ -39,7 +40,6 @@ from ooctrain.layers.kernels.cpu.partials import add_parts
 from ooctrain.layers.kernels.cpu.runtime.kernel_jit import inner, kernel
 from ooctrain.layers.kernels.cpu.runtime.pool import ThreadPool
 from ooctrain.layers.kernels.cpu.simd.simd import VL
-from ooctrain.layers.kernels.cpu.tiling import PANEL, chunk_items, views, write_bias
 
 TRANSFORM_FLOPS = 40  # a transformed element takes as long as so many flops of the products
 _floats, _tables, _whole = types.float32[::1], types.int64[::1], types.int64

@@ -12,13 +12,13 @@ from functools import lru_cache
 from typing import NamedTuple
 
 from ooctrain.layers.conv2d import ConvShape, CpuAlgorithm
+from ooctrain.layers.kernels.cpu.blocking import aligned, ceil_div
 from ooctrain.layers.kernels.cpu.chunks import chunk_count, row_chunk
 from ooctrain.layers.kernels.cpu.conv import (
     direct_blocking,
     direct_weights_blocking,
     winograd_blocking,
 )
-from ooctrain.layers.kernels.cpu.tiling import aligned, ceil_div
 
 # All algorithms.
 

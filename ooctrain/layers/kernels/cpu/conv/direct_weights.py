@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from numba import types
 
+from ooctrain.layers.kernels.cpu.blocking import PANEL
 from ooctrain.layers.kernels.cpu.conv.brgemm import (
     COLUMNS,
     MR,
@@ -25,7 +26,6 @@ from ooctrain.layers.kernels.cpu.conv.brgemm import (
 from ooctrain.layers.kernels.cpu.conv.direct_weights_blocking import WeightGradient
 from ooctrain.layers.kernels.cpu.padded_windows import copy_panel, copy_window
 from ooctrain.layers.kernels.cpu.runtime.kernel_jit import inner, kernel
-from ooctrain.layers.kernels.cpu.tiling import PANEL
 
 _floats, _tables, _whole = types.float32[::1], types.int64[::1], types.int64
 _numbers = types.NamedUniTuple(_whole, len(WeightGradient._fields), WeightGradient)

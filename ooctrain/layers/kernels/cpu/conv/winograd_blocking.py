@@ -14,7 +14,7 @@ from functools import lru_cache
 from typing import NamedTuple
 
 from ooctrain.layers.conv2d import ConvShape
-from ooctrain.layers.kernels.cpu.tiling import (
+from ooctrain.layers.kernels.cpu.blocking import (
     ALIGNMENT,
     PANEL,
     ROWS,

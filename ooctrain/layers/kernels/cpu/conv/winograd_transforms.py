@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from ooctrain.layers.kernels.cpu.blocking import PANEL
 from ooctrain.layers.kernels.cpu.runtime.kernel_jit import inner
 from ooctrain.layers.kernels.cpu.simd.simd import VL
 from ooctrain.layers.kernels.cpu.simd.simd_memory import (
@@ -22,7 +23,6 @@ from ooctrain.layers.kernels.cpu.simd.simd_memory import (
     vstore,
     vtranspose,
 )
-from ooctrain.layers.kernels.cpu.tiling import PANEL
 
 TWO, FOUR, FIVE, EIGHT = np.float32(2), np.float32(4), np.float32(5), np.float32(8)
 HALF, QUARTER = np.float32(1 / 2), np.float32(1 / 4)
