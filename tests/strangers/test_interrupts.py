@@ -313,7 +313,15 @@ def no_callbacks():
     gc.enable()
 
 
-@pytest.mark.usefixtures("no_callbacks")
+@pytest.fixture
+def heard():
+    """A shell has its jobs in the background ignore Ctrl-C, and so would this process."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.usefixtures("no_callbacks", "heard")
 @pytest.mark.parametrize("use", ["fit", "predict", "evaluate"])
 def test_a_ctrl_c_at_any_time_leaves_a_model_that_works(use, tmp_path):
     model, trainer = made("sgd", "window")

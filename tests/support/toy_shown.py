@@ -26,6 +26,7 @@ from ooctrain.alloc.dry_run import DryMemory
 from ooctrain.alloc.registry import choose_dry
 from ooctrain.cli import main
 from ooctrain.course.cage.step_data import trace_data
+from ooctrain.report import layer_costs
 from ooctrain.report import text as report_text
 from ooctrain.report.arena import arena_svg
 from ooctrain.report.charts import (
@@ -138,7 +139,7 @@ def terminal(plan: oc.Plan, timeline: oc.Timeline) -> list[Any]:
     """Tables and lanes, as they are printed."""
     said = io.StringIO()
     console = Console(file=said, width=100, color_system=None)
-    rows = report_text.layer_rows(plan.trace)
+    rows = layer_costs.layer_rows(plan.trace)
     console.print(report_text.layer_table(rows))
     console.print(report_text.lanes(timeline, 60))
     console.print(report_text.memory_bar({"red": 300, "blue": 200}, 700))
@@ -249,28 +250,14 @@ def a_puzzle(name: str, folder: Path) -> Any:
 # Commands
 
 LENET = "lenet --batch 8 --threads 1 --machine v100-pcie"
-#: {name: commands in one folder}; x.json is what the last one writes.
+#: {name: commands in one folder}; x.json is what the last one writes. None prints how long it took.
 COMMANDS = {
-    "plan": [f"plan {LENET}"],
-    "plan for a preset": ["plan lenet --batch 8 --machine v100-pcie --budget 50% --json x.json"],
-    "plan a budget": [f"plan {LENET} --budget 40% --planner belady --depth 1 --json x.json"],
-    "plan with a host budget": [f"plan {LENET} --budget 50% --host-budget 4MiB --planner window"],
     "simulate": [f"simulate {LENET} --budget 40% --planner window --json x.json"],
     "report": [
         f"simulate {LENET} --budget 40% --planner window --json a.json",
         f"simulate {LENET} --budget 60% --planner belady --json b.json",
         "report a.json", "report a.json --against b.json --svg x.svg --html x.html",
         "report b.json --html x2.html", "diff a.json b.json",
-    ],
-    "replay": [
-        f"plan {LENET} --budget 40% --planner window --allocator va --allocation-log x.log",
-        "replay x.log --allocator best-fit,va,buddy --json x.json",
-        "replay x.log --allocator first-fit --budget 1MiB --picture x.svg",
-    ],
-    "compare": [
-        "compare lenet --batch 8 --machine v100-pcie --budget 30%,60% --planner belady,window "
-        "--json x.json --figure x.svg",
-        "compare lenet --batch 8,16 --machine v100-pcie --budget 50% --planner belady --bound none",
     ],
 }  # fmt: skip
 

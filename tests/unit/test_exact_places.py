@@ -410,7 +410,7 @@ def test_what_was_tried_before_is_tried_again(name):
     sections = sections_of(sizes, spans)
     board, orders = new_board(sections), Orders(sections)
     keys = [*orders.fixed(), orders.mixture(), orders.lasting(), orders.mixture()]
-    keys += [orders.beside(keys[0]) for _ in range(4)]
+    keys += [orders.near(keys[0]) for _ in range(4)]
     rows = [
         ("sections", *(known.digest(np.asarray(part).tolist()) for part in sections)),
         ("board", *(known.digest(part.shape) for part in board),

@@ -83,7 +83,7 @@ class AskingAll(Runtime):
 
 def cost_now(around: Neighbours, var: int) -> int:
     """What a value costs, written a second time; nothing is remembered."""
-    names = {around._find(around.set_of[v]) for v in around.beside[var] if v in around.set_of}
+    names = {around._find(around.set_of[v]) for v in around.neighbours[var] if v in around.set_of}
     return around.own_ns[var] + sum(around.total_ns[name] for name in names)
 
 
@@ -103,7 +103,7 @@ def test_costs_are_never_less_than_what_is_known_of_them():
     """A set beside falls away whole when the value between comes back."""
     trace = oc.trace(oc.models.build("resnet18", num_classes=10), (2, 3, 32, 32))
     around = Runtime(trace, 1 << 40, call_durations_ns(trace, MACHINE), BYTES, frozenset()).around
-    values = [v.id for v in trace.variables if around.beside[v.id] and not v.persistent]
+    values = [v.id for v in trace.variables if around.neighbours[v.id] and not v.persistent]
     for step in range(400):
         var = values[(7 * step * step + step) % len(values)]
         (around.is_back if var in around.set_of else around.is_gone)(var)
