@@ -21,7 +21,7 @@ help:
 	@echo "make demo      train a ResNet-18 on handwritten digits in 41 % of the memory it needs"
 	@echo "make test      the quick tests (5 to 7 minutes on 2 cores, compilation included)"
 	@echo "make test-all  every test, comparison with torch included where it can be installed"
-	@echo "make mutants   small mistakes in four rooms, and how many of them the tests notice; an hour"
+	@echo "make mutants   small mistakes, and how many of them the tests notice; hours"
 	@echo "make bench     benchmarks, against torch where it can be installed"
 	@echo "make gpu RUN=1  what only a GPU can show, in three runs of at most ten minutes; installs nothing"
 	@echo "make gpu REHEARSE=values  the same without a GPU, over a stub of its driver"
