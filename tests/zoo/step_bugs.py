@@ -293,7 +293,7 @@ BUGS: dict[str, tuple[str, str, Plant]] = {
         ("python draw", "", a_draw_is_what_differs),
         ("python draw", "threads", other_threads_may_not_draw),
         ("python", "counter", counters_are_settings),
-        ("python", "own counter", two_traces_may_differ),
+        ("python", "operations", two_traces_may_differ),
         ("python", "a warm-up", a_counter_is_looked_at_once),
         ("depth", "", samples_are_drawn_by_their_place_in_a_part),
         ("threads", "", every_thread_is_the_first),

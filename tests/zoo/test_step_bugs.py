@@ -96,6 +96,8 @@ def law_of_python_state(where: str, _) -> None:
         python.test_what_a_forward_pass_notes_of_its_input_does_not_make_batches_thrash()
     elif where == "own counter":
         python.test_a_counter_that_changes_the_step_is_refused_with_its_line()
+    elif where == "operations":
+        python.test_operations_of_ones_own_that_differ_are_refused()
     elif where in python.RARELY:
         python.test_a_counter_that_changes_the_step_now_and_then_is_refused(where)
     else:
