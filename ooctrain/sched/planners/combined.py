@@ -18,13 +18,13 @@ reaches is in docs/planners.md. Read next: `sched/search/anneal.py`, `sched/plan
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ooctrain.errors import Infeasible, PartFailed, failing_as
 from ooctrain.sched.bounds.closed import arrivals_us
-from ooctrain.sched.planners.belady import Belady, offload
+from ooctrain.sched.planners.belady import Belady
+from ooctrain.sched.planners.by_search import CALLS, SEEDS, Found, found_by_search, promised_ns
 from ooctrain.sched.planners.checkmate import Checkmate
 from ooctrain.sched.planners.dtr import Dtr
 from ooctrain.sched.planners.keep_all import KeepAll
@@ -34,41 +34,24 @@ from ooctrain.sched.planning.effort import Deadline, check_evaluations
 from ooctrain.sched.planning.forms import ByPromise
 from ooctrain.sched.planning.host_gaps import (
     has_host_space,
-    is_host_tight,
     is_short_of_host,
-    without_host,
 )
-from ooctrain.sched.planning.lower import plan_of
 from ooctrain.sched.planning.parameters import check_true_or_false
 from ooctrain.sched.planning.planner import Planner, least_refusal, remarked
 from ooctrain.sched.planning.question import Question
-from ooctrain.sched.planning.rematerialise import Use, read_off, rematerialise_after
-from ooctrain.sched.schedule import BYTES, Granule, Plan, Run
+from ooctrain.sched.schedule import BYTES, Granule, Plan
 from ooctrain.step.machine import Machine
 from ooctrain.step.trace import Trace
 
-if TYPE_CHECKING:
-    from ooctrain.sched.search.choice import Choice, Search
-    from ooctrain.sched.search.keep_or_recompute import KeptRuns
-
-
-#: Steps up to this length get all evaluations; longer ones fewer, as each takes more time, and more
-#: than in proportion: a prefetch looks over more runs.
-CALLS, GROWTH = 600, 1.5
 #: Evaluations where the caller does not say how many.
 THOROUGH = 120_000
 #: Share of a time limit that is kept for the search while the starts are planned.
 SEARCH_SHARE = 0.5
 #: How many times longer writing the plan down may take than `belady` takes for its plan.
 WRITING = 1.5
-#: Without host memory: number of restarts, and the least evaluations of each; where there are too
-#: few for that, restarts go on from the best.
-SEVERAL, EACH = 10, 500
 #: For the choice of a form of the step that is worth a search: evaluations, and the share of
 #: those of the search that it takes where that is more.
 PROMISE, PROMISE_SHARE = 500, 1 / 60
-#: A search counts on from its seed, in 64 bits; of NumPy's numbers it would be compiled once more.
-_SEEDS = 1 << 62
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,7 +98,7 @@ class Combined:
             machine,
             granule,
             host_budget_bytes,
-            int(seed) % _SEEDS,
+            int(seed) % SEEDS,
             time_limit_s,
         )
         asked = _Starts(question)
@@ -126,10 +109,12 @@ class Combined:
         cut_short = asked.cut_short
         if best is None or not (asked.all_fits or asked.is_least(best)):
             deadline = asked.deadline.earlier(asked.writing_s)
-            found = _Searched(None, cut_short=False)
+            found, number = Found(None, cut_short=False), self.evaluations
             try:
                 with failing_as("the search of 'combined'"):
-                    found = self._searched_with_and_without(question, deadline, asked.again)
+                    found = found_by_search(
+                        question, THOROUGH if number is None else number, deadline, asked.again
+                    )
             except PartFailed as failure:
                 asked.failures.append(failure)
             plans = [plan for plan in (best, found.plan) if plan is not None]
@@ -146,79 +131,11 @@ class Combined:
         """How long a step takes, in ns, by the best choice of a search that has barely begun;
         beyond all durations where none fits. Cost: `PROMISE` evaluations, or `PROMISE_SHARE`.
         """
-        search, first = _begun(question)
         asked = next(
             (n for n in (self.evaluations, question.evaluations) if n is not None), THOROUGH
         )
-        number = _evaluations(max(PROMISE, PROMISE_SHARE * asked), question)
-        deadline = Deadline.after(question.time_limit_s)
-        seed = int(question.seed) % _SEEDS
-        return search.cost(search.improve(first[0], number, seed=seed, deadline=deadline))
-
-    def _searched_with_and_without(
-        self, question: Question, deadline: Deadline, others: Iterable[Plan]
-    ) -> _Searched:
-        """`_searched`; where the host has not got room for all that has to leave, once more as if
-        it had none, as these lists are hard to find by small steps from those that swap. In a long
-        step each search then gets half of the evaluations, in any step half of the time.
-        """
-        if not is_host_tight(question):
-            return self._searched(question, deadline, others)
-        share = 1.0 if len(question.trace.calls) <= CALLS else 0.5
-        first = deadline.earlier((deadline.left_s() or 0.0) / 2)
-        return _Searched.fastest([
-            self._searched(question, first, others, share),
-            self._searched(without_host(question), deadline, others, share),
-        ])  # fmt: skip
-
-    def _searched(
-        self, question: Question, deadline: Deadline, others: Iterable[Plan], share: float = 1.0
-    ) -> _Searched:
-        """The plan of the best choice, or of what came of it.
-
-        Args:
-            others: plans that run calls again.
-            share: part of the evaluations.
-        """
-        search, first = _begun(question, others)
-        number = share * (THOROUGH if self.evaluations is None else self.evaluations)
-        half = _evaluations(number / 2, question)
-        many = search.copies_nothing and half >= SEVERAL * EACH
-        find = _several if many else _choices
-        found = find(search, first, half, question.seed, deadline)
-        best = next(filter(None, (_plan_of(choice, question) for choice in found)), None)
-        if deadline.passed():
-            return _Searched.of([best], search)
-        lists = search.call_by_call(
-            [(choice, _runs(choice, question)) for choice in found],
-            _evaluations(number, question), seed=question.seed + len(found), deadline=deadline,
-        )  # fmt: skip
-        kept = next(filter(None, (_plan_of_kept(kept, question) for kept in lists)), None)
-        return _Searched.of([best, kept], search)
-
-
-class _Searched(NamedTuple):
-    """The plan of the best choice, if there is one, and whether the clock ended the search."""
-
-    plan: Plan | None
-    cut_short: bool
-
-    @classmethod
-    def of(cls, plans: Sequence[Plan | None], search: Search) -> _Searched:
-        """The fastest of these, the first of equals, with what all of the search has tried."""
-        found = [plan for plan in plans if plan is not None]
-        if not found:
-            return cls(None, search.cut_short)
-        best = min(found, key=lambda plan: plan.makespan_us)
-        notes = {**best.notes, "evaluations": search.evaluations}
-        return cls(replace(best, notes=notes), search.cut_short)
-
-    @classmethod
-    def fastest(cls, found: Sequence[_Searched]) -> _Searched:
-        """The fastest plan of some searches, the first of equals."""
-        plans = [one.plan for one in found if one.plan is not None]
-        best = min(plans, key=lambda plan: plan.makespan_us, default=None)
-        return cls(best, any(one.cut_short for one in found))
+        number = max(PROMISE, PROMISE_SHARE * asked)
+        return promised_ns(question, number, Deadline.after(question.time_limit_s))
 
 
 class _Starts:
@@ -304,104 +221,3 @@ def last_asked(question: Question) -> tuple[Planner, ...]:
     """Further planners, where neither the starts nor the search have a plan."""
     asked = {planner.name for planner in starts(question)}
     return tuple(one for one in (Belady(), Prefix(), WindowCyclic()) if one.name not in asked)
-
-
-def _evaluations(number: float, question: Question) -> int:
-    """So many of a step of `CALLS` calls, in a step that may be longer."""
-    longer = max(1.0, len(question.trace.calls) / CALLS)
-    return int(number / longer**GROWTH)
-
-
-def _begun(question: Question, others: Iterable[Plan] = ()) -> tuple[Search, list[Choice]]:
-    """A search, and what annealing begins with: values to drop.
-
-    Args:
-        others: plans that run calls again, whose choices are tried, too.
-    """
-    # Late: it loads Numba, which planning otherwise does without.
-    from ooctrain.sched.search.choice import Choice, Search
-
-    trace, machine = question.trace, question.machine
-    search = Search(question)
-    prefixes = Prefix(steps=8).choices(trace, machine)
-    first = [search.dropping(prefix) for prefix in prefixes]
-    if search.short_of_host:
-        first += [search.dropping(prefix, repeatedly=True) for prefix in prefixes]
-    for plan in others:
-        runs = [i for i in plan.schedule.instructions if isinstance(i, Run)]
-        found = read_off(trace, runs)
-        dropped, unread = tuple(sorted(found.dropped)), tuple(sorted(found.unread))
-        first.append(Choice(dropped, unread, tuple(sorted(found.held))))
-    return search, search.best_first(first)
-
-
-def _choices(
-    search: Search, first: Sequence[Choice], half: int, seed: int, deadline: Deadline
-) -> list[Choice]:
-    """What annealing finds, the best first: half of the evaluations go to the starts, half to what
-    came of the best of them.
-    """
-    found = [
-        search.improve(choice, half // len(first), seed=seed + place, deadline=deadline)
-        for place, choice in enumerate(first)
-    ]
-    nearest, last = min(found, key=search.cost), seed + len(first)
-    found.append(search.improve(nearest, half, seed=last, deadline=deadline, further=True))
-    return sorted(found, key=search.cost)
-
-
-def _several(
-    search: Search, first: Sequence[Choice], half: int, seed: int, deadline: Deadline
-) -> list[Choice]:
-    """What short searches find where nothing is copied, the best first: from where the second
-    search goes on matters more than how good that is.
-    """
-    each = half // (2 * SEVERAL)
-    short = [
-        search.improve(first[place % len(first)], each, seed=seed + place, deadline=deadline)
-        for place in range(SEVERAL)
-    ]
-    found = [
-        search.improve(choice, each, seed=seed + place, deadline=deadline, further=True)
-        for place, choice in enumerate(short, SEVERAL)
-    ]
-    found.sort(key=search.cost)
-    if search.fits(found[0]):
-        return found
-    last = seed + 2 * SEVERAL
-    return [search.improve(found[0], half, seed=last, deadline=deadline, further=True), *found]
-
-
-def _plan_of(choice: Choice, question: Question) -> Plan | None:
-    """The plan of a choice, or None if `lower` does not accept it."""
-    runs = _runs(choice, question)
-    notes = {
-        "from": "search", "dropped": len(choice.dropped), "held": len(choice.held),
-        "stays": len(choice.stays), "runs_again": len(runs) - len(question.trace.calls),
-    }  # fmt: skip
-    return _plan_of_runs(runs, question, notes, choice.stays)
-
-
-def _runs(choice: Choice, question: Question) -> tuple[Run, ...]:
-    return rematerialise_after(
-        question.trace, choice.dropped, unread=choice.unread, held=choice.held
-    )
-
-
-def _plan_of_runs(
-    runs: tuple[Run, ...], question: Question, notes: Mapping[str, Any], stays: Iterable[Use] = ()
-) -> Plan | None:
-    """The plan of some runs, or None if `lower` does not accept them."""
-    try:
-        decisions = offload("combined", question, runs, frozenset(stays))
-        return plan_of("combined", question, decisions, notes)
-    except Infeasible:
-        return None
-
-
-def _plan_of_kept(kept: KeptRuns, question: Question) -> Plan | None:
-    notes = {
-        "from": "search of what is kept", "stays": len(kept.stays),
-        "runs_again": len(kept.runs) - len(question.trace.calls),
-    }  # fmt: skip
-    return _plan_of_runs(kept.runs, question, notes, kept.stays)

@@ -1,0 +1,230 @@
+"""The interface of the compiled search: from runs to what is kept, and from that to runs.
+
+`Search` prices what is kept (`Kept`), improves it by annealing in phases, and says which runs come
+of it. A phase is a mixture of moves and a temperature: the first one gives values fates, which
+crosses a large space in few moves; what it finds is where gaps are turned one by one. Read next:
+`kept.py` for what is searched, `anneal.py` for how.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+from ooctrain.sched.budget import trace_peak_bytes
+from ooctrain.sched.planning.effort import Deadline
+from ooctrain.sched.planning.host_gaps import host_left_bytes, is_short_of_host
+from ooctrain.sched.planning.question import Question
+from ooctrain.sched.planning.rematerialise import Use
+from ooctrain.sched.planning.swap import piece_bytes
+from ooctrain.sched.schedule import Run
+from ooctrain.sched.search.anneal import IMPOSSIBLE, Annealing, Cooling, anneal, evaluate
+from ooctrain.sched.search.expand import expand
+from ooctrain.sched.search.field import field_of
+from ooctrain.sched.search.jit import SLOWER
+from ooctrain.sched.search.kept import Kept, nothing_kept, unseen, want
+from ooctrain.sched.search.moves import DROP, UNREAD, Mix, set_fate, unchanged
+from ooctrain.sched.search.play import SearchLimits, link_of
+from ooctrain.sched.search.tables import tables_of
+from ooctrain.step.chain import chain
+from ooctrain.step.presets import v100_pcie
+
+#: Between two looks at the clock: moves times calls. Some 50 ms.
+BLOCK = 150_000
+#: More moves than this for each value that can be changed find nothing new; where host memory is
+#: short, they find more.
+ENOUGH, ENOUGH_SHORT = 400, 2000
+#: How many starts are worth annealing.
+STARTS = 2
+
+
+class Phase(NamedTuple):
+    """A part of a search.
+
+    Args:
+        mix: its moves.
+        heat: the first temperature, as a share of the makespan.
+        power: see `Cooling`.
+    """
+
+    mix: Mix
+    heat: float
+    power: int
+
+
+FATES = Mix(stays=4, shifts=4, neighbours=2, pairs=2, singles=4, gaps=0)
+BOTH = Mix(stays=4, shifts=4, neighbours=2, pairs=2, singles=2, gaps=2)
+GAPS = Mix(stays=3, shifts=0, neighbours=0, pairs=0, singles=0, gaps=9)
+#: Values get fates, from a start; from the best that those found; and gaps are turned.
+FIRST, FURTHER, LAST = Phase(FATES, 0.004, 1), Phase(FATES, 0.0015, 1), Phase(GAPS, 0.0005, 2)
+SHORT, TURNED, COOLER = Phase(BOTH, 0.004, 1), Phase(GAPS, 0.002, 2), Phase(GAPS, 0.0006, 2)
+
+
+class Search:
+    """What may be kept, for one question.
+
+    Attributes:
+        tables, field: what is looked up.
+        limits: those of every list.
+        evaluations: how many lists have been priced, or moves made, so far.
+        short_of_host: whether host memory may be too small.
+        copies_nothing: whether it holds only the inputs.
+        cut_short: whether a deadline has ended one of the searches.
+    """
+
+    def __init__(self, question: Question):
+        self.trace, budget_bytes = question.trace, question.budget_bytes
+        self.tables = tables_of(self.trace, question.machine, question.granule)
+        piece = piece_bytes(budget_bytes, question.machine)
+        chunk = question.granule.granted(piece) if question.granule.ranges else 0
+        host_bytes = _host_bytes(question)
+        self.short_of_host, self.copies_nothing = host_bytes >= 0, host_bytes == 0
+        self.limits = SearchLimits(
+            budget_bytes, chunk, link_of(question.machine), host_bytes, question.granule.size_bytes
+        )
+        self.field = field_of(self.trace, self.tables, budget_bytes, piece if host_bytes else None)
+        self.evaluations, self.cut_short = 0, False
+
+    def dropping(self, values: Iterable[int], *, repeatedly: bool = False) -> Kept:
+        """Keeps all that is read again, but values that are dropped after their last use in the
+        forward pass.
+
+        Args:
+            repeatedly: whether they are dropped again whenever the next call does not read them.
+        """
+        kept, fate = self._nothing(), UNREAD if repeatedly else DROP
+        for own, var in enumerate(self.tables.values.tolist()):
+            want(kept, own, self.field.first[own], self.tables.last_use[var], True)
+        for var in values:
+            own = self.tables.column[var]
+            if own >= 0:
+                set_fate(self.field, kept, own, fate)
+        return kept
+
+    def keeping(self, runs: Sequence[Run], stays: Iterable[Use] = ()) -> Kept:
+        """Keeps what some runs keep: from a run that writes it until the last that reads it."""
+        kept, column = self._nothing(), self.tables.column
+        open_lives = dict[int, tuple[int, int]]()
+
+        def close(var: int) -> None:
+            first, last = open_lives.pop(var, (0, 0))
+            if column[var] >= 0 and last > first:
+                want(kept, column[var], first + 1, last, True)
+
+        for run, next_call in zip(runs, _for_calls(runs), strict=True):
+            call = self.trace.calls[run.call]
+            for var in call.ins:
+                if var in open_lives:
+                    open_lives[var] = open_lives[var][0], next_call
+            for var in call.reuse.values():
+                close(var)
+            for var in call.outs if run.keep is None else run.keep:
+                close(var)
+                open_lives[var] = next_call, next_call
+        for var in list(open_lives):
+            close(var)
+        for var, use in stays:
+            kept.stays[self.tables.slot_at[var] + self.trace.uses[var].index(use)] = True
+        return kept
+
+    def cost(self, kept: Kept) -> float:
+        """Makespan in ns, or a cost beyond `IMPOSSIBLE`."""
+        self.evaluations += 1
+        return evaluate(self.tables, kept, self.limits)
+
+    def fits(self, kept: Kept) -> bool:
+        """Whether it is a schedule."""
+        return self.cost(kept) < IMPOSSIBLE
+
+    def best_first(self, starts: Iterable[Kept]) -> list[Kept]:
+        """The most promising of some starts."""
+        return sorted(starts, key=self.cost)[:STARTS]
+
+    def improve(
+        self, start: Kept, moves: int, phase: Phase, *, seed: int, deadline: Deadline
+    ) -> Kept:
+        """The best met while annealing; while nothing fits, what has the least bytes missing.
+
+        Args:
+            start: it is not changed.
+            moves: how many are made at most.
+        """
+        values, calls = self.field.places.size, len(self.trace.calls)
+        enough = ENOUGH_SHORT if self.short_of_host else ENOUGH
+        moves = min(moves // SLOWER, enough * values)
+        cost, block = self.cost(start), max(1, BLOCK // max(1, calls))
+        walk = Annealing(
+            _copied(start), cost, _copied(start), cost, seed,
+            unseen(self.tables.values.size, calls), unchanged(calls + 2),
+        )  # fmt: skip
+        for first in range(0, moves, block):
+            if deadline.passed():
+                self.cut_short = True
+                break
+            stop = min(first + block, moves)
+            cooling = Cooling(first, stop, moves, phase.heat, phase.power)
+            walk = anneal(self.tables, walk, self.field, phase.mix, self.limits, cooling)
+            self.evaluations += stop - first
+        return walk.best
+
+    def runs(self, kept: Kept) -> tuple[Run, ...]:
+        """The runs of what is kept; it is a schedule."""
+        step = expand(self.tables, kept.until)
+        written: list[list[int]] = [[] for _ in step.runs]
+        for var, first in zip(step.life_var.tolist(), step.life_first.tolist(), strict=True):
+            if first >= 0:
+                written[first].append(var)
+        return tuple(
+            Run(call, None if len(keeps) == len(self.trace.calls[call].outs) else tuple(keeps))
+            for call, keeps in zip(step.runs.tolist(), written, strict=True)
+        )
+
+    def stays(self, kept: Kept) -> tuple[Use, ...]:
+        """The uses after which a value stays on the device while others can leave."""
+        return tuple(
+            (var, use)
+            for var, uses in enumerate(self.trace.uses)
+            for slot, use in enumerate(uses, int(self.tables.slot_at[var]))
+            if kept.stays[slot]
+        )
+
+    def _nothing(self) -> Kept:
+        return nothing_kept(
+            self.tables.values.size, len(self.trace.calls), int(self.tables.slot_at[-1])
+        )
+
+
+def _copied(kept: Kept) -> Kept:
+    return Kept(kept.until.copy(), kept.stays.copy())
+
+
+def _for_calls(runs: Sequence[Run]) -> list[int]:
+    """Of each run the next call that runs for the first time, itself if it does."""
+    found, ran, waiting = list[int](), set[int](), 0
+    for run in runs:
+        waiting += 1
+        if run.call not in ran:
+            ran.add(run.call)
+            found += [run.call] * waiting
+            waiting = 0
+    return found
+
+
+def _host_bytes(question: Question) -> int:
+    """What the inputs leave of the host budget; below 0: enough for all."""
+    left_bytes = host_left_bytes(question)
+    return max(0, left_bytes) if left_bytes is not None and is_short_of_host(question) else -1
+
+
+# Compilation in advance, for tests and `execution/compile_apart.py`: each function is compiled by
+# its first call, so a short search of a chain of three stages calls all of them.
+
+
+def compile_search() -> None:
+    """Searches a little, in each phase."""
+    trace = chain([4] * 4, [4] * 4, [1] * 3, [1] * 3, [0] * 3, [0] * 3)
+    search = Search(Question(trace, trace_peak_bytes(trace), v100_pcie()))
+    kept, never = search.dropping(()), Deadline.after(None)
+    for phase in (FIRST, LAST):
+        kept = search.improve(kept, 12, phase, seed=0, deadline=never)
+    search.runs(search.keeping(search.runs(kept)))
