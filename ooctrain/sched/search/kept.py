@@ -40,7 +40,7 @@ def nothing_kept(columns: int, calls: int, slots: int) -> Kept:
     return Kept(np.tile(rows, (columns, 1)), np.zeros(slots, np.int8))
 
 
-@compiled
+@inner
 def want(kept, own, first, last, wanted):
     """A column is wanted as calls `first` to `last` begin, or is not."""
     row = kept.until[own]
@@ -50,6 +50,13 @@ def want(kept, own, first, last, wanted):
     while call >= 0 and row[call] > call:
         row[call] = row[first]
         call -= 1
+
+
+@compiled
+def want_all(kept, spans):
+    """Columns are wanted during spans: rows (column, first call, last call)."""
+    for place in range(spans.shape[0]):
+        want(kept, spans[place, 0], spans[place, 1], spans[place, 2], True)
 
 
 @inner

@@ -116,7 +116,7 @@ def move(state, field, mix, kept, seen, change):
     """
     change.numbers[:] = 0
     stays = mix.stays if field.large_first.size else 0
-    shifts = mix.shifts if field.linked.shape[0] else 0
+    shifts = mix.shifts if field.linked.shape[0] and not stays else 0
     places = field.places.size > 0
     neighbours, pairs = (mix.neighbours, mix.pairs) if places else (0, 0)
     singles = mix.singles if places else 0
@@ -186,11 +186,18 @@ def _fate(field, kept, own):
 def _give(field, kept, change, own, fate):
     """Gives a value a fate."""
     _note(kept, change, own)
-    set_fate(field, kept, own, fate)
+    _set_fate(field, kept, own, fate)
 
 
 @compiled
-def set_fate(field, kept, own, fate):
+def give_all(field, kept, columns, fate):
+    """Gives columns a fate."""
+    for own in columns:
+        _set_fate(field, kept, own, fate)
+
+
+@inner
+def _set_fate(field, kept, own, fate):
     """A value is kept from its last use in the forward pass on, or dropped."""
     first, last = field.middle[own] + 1, field.stop[own]
     want(kept, own, first, last, fate != UNREAD)

@@ -11,6 +11,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
+import numpy as np
+
 from ooctrain.sched.budget import trace_peak_bytes
 from ooctrain.sched.planning.effort import Deadline
 from ooctrain.sched.planning.host_gaps import host_left_bytes, is_short_of_host
@@ -22,8 +24,8 @@ from ooctrain.sched.search.anneal import IMPOSSIBLE, Annealing, Cooling, anneal,
 from ooctrain.sched.search.expand import expand
 from ooctrain.sched.search.field import field_of
 from ooctrain.sched.search.jit import SLOWER
-from ooctrain.sched.search.kept import Kept, nothing_kept, unseen, want
-from ooctrain.sched.search.moves import DROP, UNREAD, Mix, set_fate, unchanged
+from ooctrain.sched.search.kept import Kept, nothing_kept, unseen, want_all
+from ooctrain.sched.search.moves import DROP, UNREAD, Mix, give_all, unchanged
 from ooctrain.sched.search.play import SearchLimits, link_of
 from ooctrain.sched.search.tables import tables_of
 from ooctrain.step.chain import chain
@@ -93,23 +95,20 @@ class Search:
             repeatedly: whether they are dropped again whenever the next call does not read them.
         """
         kept, fate = self._nothing(), UNREAD if repeatedly else DROP
-        for own, var in enumerate(self.tables.values.tolist()):
-            want(kept, own, self.field.first[own], self.tables.last_use[var], True)
-        for var in values:
-            own = self.tables.column[var]
-            if own >= 0:
-                set_fate(self.field, kept, own, fate)
+        last = self.tables.last_use[self.tables.values]
+        want_all(kept, np.stack([np.arange(last.size), self.field.first, last], axis=1))
+        columns = self.tables.column[list(values)]
+        give_all(self.field, kept, columns[columns >= 0], fate)
         return kept
 
     def keeping(self, runs: Sequence[Run], stays: Iterable[Use] = ()) -> Kept:
         """Keeps what some runs keep: from a run that writes it until the last that reads it."""
-        kept, column = self._nothing(), self.tables.column
-        open_lives = dict[int, tuple[int, int]]()
+        column, spans, open_lives = self.tables.column, list[tuple[int, int, int]](), dict[int, tuple[int, int]]()
 
         def close(var: int) -> None:
             first, last = open_lives.pop(var, (0, 0))
             if column[var] >= 0 and last > first:
-                want(kept, column[var], first + 1, last, True)
+                spans.append((column[var], first + 1, last))
 
         for run, next_call in zip(runs, _for_calls(runs), strict=True):
             call = self.trace.calls[run.call]
@@ -123,6 +122,8 @@ class Search:
                 open_lives[var] = next_call, next_call
         for var in list(open_lives):
             close(var)
+        kept = self._nothing()
+        want_all(kept, np.array(spans, np.int64).reshape(-1, 3))
         for var, use in stays:
             kept.stays[self.tables.slot_at[var] + self.trace.uses[var].index(use)] = True
         return kept
@@ -138,7 +139,8 @@ class Search:
 
     def best_first(self, starts: Iterable[Kept]) -> list[Kept]:
         """The most promising of some starts."""
-        return sorted(starts, key=self.cost)[:STARTS]
+        found = sorted(map(self._with_what_is_small, starts), key=lambda start: start[1])
+        return [kept for kept, _ in found[:STARTS]]
 
     def improve(
         self, start: Kept, moves: int, phase: Phase, *, seed: int, deadline: Deadline
@@ -152,9 +154,12 @@ class Search:
         values, calls = self.field.places.size, len(self.trace.calls)
         enough = ENOUGH_SHORT if self.short_of_host else ENOUGH
         moves = min(moves // SLOWER, enough * values)
-        cost, block = self.cost(start), max(1, BLOCK // max(1, calls))
+        if not phase.mix.singles and self.fits(start):
+            start = self.keeping(self.runs(start), self.stays(start))
+        start, cost = self._with_what_is_small(start)
+        block = max(1, BLOCK // max(1, calls))
         walk = Annealing(
-            _copied(start), cost, _copied(start), cost, seed,
+            start, cost, _copied(start), cost, seed,
             unseen(self.tables.values.size, calls), unchanged(calls + 2),
         )  # fmt: skip
         for first in range(0, moves, block):
@@ -166,6 +171,16 @@ class Search:
             walk = anneal(self.tables, walk, self.field, phase.mix, self.limits, cooling)
             self.evaluations += stop - first
         return walk.best
+
+    def _with_what_is_small(self, kept: Kept) -> tuple[Kept, float]:
+        """A copy, and its cost, in which what is small stays as long as it is of use, if that is no
+        slower.
+        """
+        cost, fuller, field = self.cost(kept), _copied(kept), self.field
+        small = np.setdiff1d(np.arange(self.tables.values.size), field.turned)
+        want_all(fuller, np.stack([small, field.first[small], field.end[small]], axis=1))
+        with_small = self.cost(fuller)
+        return (fuller, with_small) if with_small <= cost else (_copied(kept), cost)
 
     def runs(self, kept: Kept) -> tuple[Run, ...]:
         """The runs of what is kept; it is a schedule."""
