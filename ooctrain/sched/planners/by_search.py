@@ -30,9 +30,6 @@ if TYPE_CHECKING:
 #: Steps up to this length get all evaluations; longer ones fewer, as each takes more time, and more
 #: than in proportion: a prefetch looks over more runs.
 CALLS, GROWTH = 600, 1.5
-#: Where nothing can wait on the host: number of searches, and the least evaluations of each; where
-#: there are too few for that, there are as few searches as elsewhere.
-SEVERAL, EACH = 10, 500
 #: A search counts on from its seed, in 64 bits; of NumPy's numbers it would be compiled once more.
 SEEDS = 1 << 62
 
@@ -65,7 +62,9 @@ def found_by_search(
     first = deadline.earlier((deadline.left_s() or 0.0) / 2)
     with_host = _found(question, share * evaluations, first, others)
     without = _found(without_host(question), share * evaluations, deadline, others)
-    return Found(_fastest([with_host.plan, without.plan]), with_host.cut_short or without.cut_short)
+    plans = [found.plan for found in (with_host, without) if found.plan is not None]
+    best = min(plans, key=lambda plan: plan.makespan_us, default=None)
+    return Found(best, with_host.cut_short or without.cut_short)
 
 
 def promised_ns(question: Question, evaluations: float, deadline: Deadline) -> float:
@@ -85,14 +84,11 @@ def _found(
 ) -> Found:
     search, first = _begun(question, others)
     moves, seed = _moves(evaluations / 2, question), int(question.seed) % SEEDS
-    many = search.copies_nothing and moves >= SEVERAL * EACH
-    phases = _many_searches if many else _few_searches
-    plans = list[Plan | None]()
-    for found in phases(search, first, moves, seed, deadline):
-        plans.append(next(filter(None, (_plan_of(search, kept, question) for kept in found)), None))
-        if deadline.passed():
-            break
-    return Found(_fastest(plans, search.evaluations), search.cut_short)
+    found = search.best_of(first, moves, seed=seed, deadline=deadline)
+    plan = next(filter(None, (_plan_of(search, kept, question) for kept in found)), None)
+    if plan is not None:
+        plan = replace(plan, notes={**plan.notes, "evaluations": search.evaluations})
+    return Found(plan, search.cut_short)
 
 
 def _moves(number: float, question: Question) -> int:
@@ -121,75 +117,6 @@ def _begun(question: Question, others: Iterable[Plan] = ()) -> tuple[Search, lis
     return search, search.best_first(first)
 
 
-def _few_searches(
-    search: Search, first: Sequence[Kept], moves: int, seed: int, deadline: Deadline
-) -> Iterable[list[Kept]]:
-    """What annealing finds, the best first: half of the evaluations go to the starts, half to what
-    came of the best of them. Then what turning gaps makes of it.
-    """
-    from ooctrain.sched.search import search as phases
-
-    found = [
-        search.improve(kept, moves // len(first), phases.FIRST, seed=seed + place, deadline=deadline)
-        for place, kept in enumerate(first)
-    ]
-    nearest, last = min(found, key=search.cost), seed + len(first)
-    further = phases.SHORT if search.short_of_host else phases.FURTHER
-    found.append(search.improve(nearest, moves, further, seed=last, deadline=deadline))
-    found.sort(key=search.cost)
-    yield found
-    if search.copies_nothing:
-        yield _turned(search, found, 4 * moves, seed + len(found), deadline)
-    else:
-        phase = phases.LAST
-        yield [search.improve(found[0], moves, phase, seed=seed + len(found), deadline=deadline)]
-
-
-def _many_searches(
-    search: Search, first: Sequence[Kept], moves: int, seed: int, deadline: Deadline
-) -> Iterable[list[Kept]]:
-    """What short searches find where nothing is copied, the best first; then what turning gaps
-    makes of each that fits, and of the best of these.
-    """
-    from ooctrain.sched.search import search as phases
-
-    each = moves // (2 * SEVERAL)
-    found = [
-        search.improve(
-            first[place % len(first)], each, phases.FIRST, seed=seed + place, deadline=deadline
-        )
-        for place in range(SEVERAL)
-    ]
-    found = [
-        search.improve(kept, each, phases.SHORT, seed=seed + place, deadline=deadline)
-        for place, kept in enumerate(found, SEVERAL)
-    ]
-    found.sort(key=search.cost)
-    last = seed + 2 * SEVERAL
-    if not search.fits(found[0]):
-        found.insert(0, search.improve(found[0], moves, phases.SHORT, seed=last, deadline=deadline))
-    yield found
-    yield _turned(search, found, 4 * moves, seed + len(found), deadline)
-
-
-def _turned(search, found, moves, seed, deadline):
-    from ooctrain.sched.search import search as phases
-
-    fitting = [kept for kept in found if search.fits(kept)]
-    if not fitting:
-        return []
-    each = moves // (2 * len(fitting))
-    turned = [
-        search.improve(kept, each, phases.TURNED, seed=seed + place, deadline=deadline)
-        for place, kept in enumerate(fitting)
-    ]
-    turned.sort(key=search.cost)
-    return [
-        search.improve(turned[0], moves // 2, phases.COOLER, seed=seed + len(found), deadline=deadline),
-        *turned,
-    ]
-
-
 def _plan_of(search: Search, kept: Kept, question: Question) -> Plan | None:
     """The plan of what is kept, or None if it does not fit, or `lower` does not accept it."""
     if not search.fits(kept):
@@ -203,11 +130,3 @@ def _plan_of(search: Search, kept: Kept, question: Question) -> Plan | None:
         return plan_of("combined", question, decisions, notes)
     except Infeasible:
         return None
-
-
-def _fastest(plans: Iterable[Plan | None], evaluations: int | None = None) -> Plan | None:
-    """The fastest of some plans, the first of equals."""
-    found = min(filter(None, plans), key=lambda plan: plan.makespan_us, default=None)
-    if found is None or evaluations is None:
-        return found
-    return replace(found, notes={**found.notes, "evaluations": evaluations})

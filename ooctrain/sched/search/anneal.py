@@ -30,15 +30,13 @@ class Cooling(NamedTuple):
     """Moves `first` to `stop`, `stop` not included, of a search of `total`.
 
     Args:
-        heat: the first temperature, as a share of the makespan; it falls to 0 at `total`, with
-            this power of what is left.
+        heat: the first temperature, as a share of the makespan; it falls to 0 at `total`.
     """
 
     first: int
     stop: int
     total: int
     heat: float
-    power: int
 
 
 class Annealing(NamedTuple):
@@ -120,7 +118,7 @@ def anneal(t, walk, field, mix, limits, cooling):
         if not moved:
             continue
         found = evaluate(t, now, limits)
-        temperature = cooling.heat * (1 - turn / cooling.total) ** cooling.power
+        temperature = cooling.heat * (1 - turn / cooling.total)
         state, taken = _is_taken(state, (found - cost) / max(cost, 1.0), temperature)
         if not taken:
             undo(now, change)

@@ -38,28 +38,45 @@ BLOCK = 150_000
 ENOUGH, ENOUGH_SHORT = 400, 2000
 #: How many starts are worth annealing.
 STARTS = 2
+#: Where nothing is copied: how many searches there are at most, of how many moves at least.
+MANY, EACH = 10, 500
 
 
-class Phase(NamedTuple):
+class Round(NamedTuple):
     """A part of a search.
 
     Args:
         mix: its moves.
         heat: the first temperature, as a share of the makespan.
-        power: see `Cooling`.
+        share: how many moves it gets, as a share of those of all.
+        each: whether it goes on from each that the round before it found and that fits; else from
+            the best of all.
     """
 
     mix: Mix
     heat: float
-    power: int
+    share: float
+    each: bool
 
 
 FATES = Mix(stays=4, shifts=4, neighbours=2, pairs=2, singles=4, gaps=0)
 BOTH = Mix(stays=4, shifts=4, neighbours=2, pairs=2, singles=2, gaps=2)
-GAPS = Mix(stays=3, shifts=0, neighbours=0, pairs=0, singles=0, gaps=9)
+GAPS = Mix(stays=3, shifts=3, neighbours=0, pairs=0, singles=1, gaps=8)
 #: Values get fates, from a start; from the best that those found; and gaps are turned.
-FIRST, FURTHER, LAST = Phase(FATES, 0.004, 1), Phase(FATES, 0.0015, 1), Phase(GAPS, 0.0005, 2)
-SHORT, TURNED, COOLER = Phase(BOTH, 0.004, 1), Phase(GAPS, 0.002, 2), Phase(GAPS, 0.0006, 2)
+ROUNDS = (
+    Round(FATES, 0.004, 1.0, each=True),
+    Round(FATES, 0.0015, 1.0, each=False),
+    Round(GAPS, 0.0005, 1.0, each=False),
+)
+#: Where nothing can wait on the host, from where gaps are turned matters more than how good that
+#: is: many short searches come first.
+WITHOUT_HOST = (
+    Round(FATES, 0.004, 0.5, each=True),
+    Round(BOTH, 0.004, 0.5, each=True),
+    Round(GAPS, 0.002, 2.0, each=True),
+    Round(GAPS, 0.0006, 2.0, each=False),
+)
+FIRST = ROUNDS[0]
 
 
 class Search:
@@ -142,8 +159,33 @@ class Search:
         found = sorted(map(self._with_what_is_small, starts), key=lambda start: start[1])
         return [kept for kept, _ in found[:STARTS]]
 
+    def best_of(
+        self, starts: Sequence[Kept], moves: int, *, seed: int, deadline: Deadline
+    ) -> list[Kept]:
+        """What all rounds find, the best first.
+
+        Args:
+            starts: the most promising first.
+            moves: of a round whose share is 1.
+        """
+        rounds, width = ROUNDS, len(starts)
+        if self.copies_nothing:
+            rounds, width = WITHOUT_HOST, max(width, min(MANY, moves // EACH))
+        best, now = list[tuple[float, Kept]](), [starts[n % len(starts)] for n in range(width)]
+        for each in rounds:
+            chosen = now if each.each else [best[0][1]]
+            found = list[tuple[float, Kept]]()
+            for start in chosen:
+                part = int(each.share * moves) // len(chosen)
+                kept = self.improve(start, part, each, seed=seed, deadline=deadline)
+                found.append((self.cost(kept), kept))
+                seed += 1
+            best = sorted([*found, *best], key=lambda one: one[0])
+            now = [kept for cost, kept in found if cost < IMPOSSIBLE] or [best[0][1]]
+        return [kept for _, kept in best]
+
     def improve(
-        self, start: Kept, moves: int, phase: Phase, *, seed: int, deadline: Deadline
+        self, start: Kept, moves: int, phase: Round, *, seed: int, deadline: Deadline
     ) -> Kept:
         """The best met while annealing; while nothing fits, what has the least bytes missing.
 
@@ -154,8 +196,6 @@ class Search:
         values, calls = self.field.places.size, len(self.trace.calls)
         enough = ENOUGH_SHORT if self.short_of_host else ENOUGH
         moves = min(moves // SLOWER, enough * values)
-        if not phase.mix.singles and self.fits(start):
-            start = self.keeping(self.runs(start), self.stays(start))
         start, cost = self._with_what_is_small(start)
         block = max(1, BLOCK // max(1, calls))
         walk = Annealing(
@@ -167,7 +207,7 @@ class Search:
                 self.cut_short = True
                 break
             stop = min(first + block, moves)
-            cooling = Cooling(first, stop, moves, phase.heat, phase.power)
+            cooling = Cooling(first, stop, moves, phase.heat)
             walk = anneal(self.tables, walk, self.field, phase.mix, self.limits, cooling)
             self.evaluations += stop - first
         return walk.best
@@ -240,6 +280,5 @@ def compile_search() -> None:
     trace = chain([4] * 4, [4] * 4, [1] * 3, [1] * 3, [0] * 3, [0] * 3)
     search = Search(Question(trace, trace_peak_bytes(trace), v100_pcie()))
     kept, never = search.dropping(()), Deadline.after(None)
-    for phase in (FIRST, LAST):
-        kept = search.improve(kept, 12, phase, seed=0, deadline=never)
+    kept = search.best_of([kept], 12, seed=0, deadline=never)[0]
     search.runs(search.keeping(search.runs(kept)))
