@@ -31,7 +31,7 @@ from ooctrain.sched import verify as laws
 from ooctrain.sched.bounds import closed as bounds
 from ooctrain.sched.budget import resolve_budget, resolve_host_budget, trace_minimum_bytes
 from ooctrain.sched.plan_schema import rows_of_file
-from ooctrain.sched.planning.effort import EVALUATIONS, collecting_rarely
+from ooctrain.sched.planning.effort import EVALUATIONS, Effort, collecting_rarely
 from ooctrain.sched.planning.planner import Planner
 from ooctrain.sched.planning.question import Question
 from ooctrain.sched.schedule import BYTES, Granule, LowerBound, Plan, Schedule
@@ -160,8 +160,8 @@ def plan(
     step = rewritten(trace, rewrites).pinned_for(granule)
     question = Question(
         step.trace, step.bytes_of(budget), where, step.granule,  # type: ignore[arg-type]
-        resolve_host_budget(step.trace, host_budget, where), seed, time_limit_s,
-        evaluations,
+        resolve_host_budget(step.trace, host_budget, where), seed,
+        Effort.within(time_limit_s, evaluations),
     )  # fmt: skip
     return plan_or_enough(step, as_planner(planner), question)
 

@@ -39,7 +39,7 @@ import re
 import traceback
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, Literal
 
 #: How the numbers of an error begin that are names to choose from.
 KNOWN = "known: "
@@ -186,20 +186,28 @@ class Withheld(ConfigError):
         super().__init__(what, **details)
 
 
+#: Memory that may be too small: that of the device, of the host, or one budget for both.
+Needs = Literal["device", "host", "process"]
+
+
 class Infeasible(OoctrainError):
     """No schedule of this planner fits the budget.
 
     Attributes:
-        minimum_bytes: the same question has a plan at exactly this budget; 0: none is known, as
-            host memory is too small.
+        minimum_bytes: the same question has a plan at exactly this budget of what it `needs`; None:
+            none is known.
+        needs: what is too small: "device", "host", or "process" (`--memory`).
         witness_call: name of the call that needs it.
     """
 
     default_code = "OOC-120"
 
-    def __init__(self, what: str, *, minimum_bytes: int, witness_call: str = "", **details: str):
+    def __init__(
+        self, what: str, *, minimum_bytes: int | None, needs: Needs = "device",
+        witness_call: str = "", **details: str,
+    ):  # fmt: skip
         super().__init__(what, **details)
-        self.minimum_bytes, self.witness_call = minimum_bytes, witness_call
+        self.minimum_bytes, self.needs, self.witness_call = minimum_bytes, needs, witness_call
 
 
 class PartFailed(OoctrainError):

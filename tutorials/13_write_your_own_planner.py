@@ -40,15 +40,13 @@ class Farthest:
 
     name = "farthest"
 
-    def plan(
-        self, trace, budget_bytes, machine, *, granule=planning.BYTES,
-        host_budget_bytes=None, seed=0, time_limit_s=None,
-    ):  # fmt: skip
+    def plan(self, question):
+        trace, budget_bytes, granule = question.trace, question.budget_bytes, question.granule
         least = self.write(trace, 0, granule)
         if least.peak_bytes > budget_bytes:
             raise planning.infeasible(self.name, budget_bytes, least.peak_bytes, least.peak_call)
-        plan = planning.make_plan(self.write(trace, budget_bytes, granule).finish(), trace, machine)
-        planning.check_host(self.name, plan, host_budget_bytes)
+        plan = planning.make_plan(self.write(trace, budget_bytes, granule).finish(), trace, question.machine)
+        planning.check_host(self.name, plan, question.host_budget_bytes)
         return plan
 
     def write(self, trace, budget_bytes, granule):
@@ -138,11 +136,9 @@ class Largest:
 
     name = "largest"
 
-    def plan(
-        self, trace, budget_bytes, machine, *, granule=planning.BYTES,
-        host_budget_bytes=None, seed=0, time_limit_s=None,
-    ):  # fmt: skip
-        question = planning.Question(trace, budget_bytes, machine, granule, host_budget_bytes)
+    def plan(self, question):
+        trace, budget_bytes, granule = question.trace, question.budget_bytes, question.granule
+        question = planning.Question(trace, budget_bytes, question.machine, granule, question.host_budget_bytes)
         gaps = planning.swap_gaps(trace)
         planning.check_budget(self.name, question, gaps)
         needed = planning.Liveness(trace, granule).resident_bytes(planning.runs_once(trace))

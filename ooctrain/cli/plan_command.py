@@ -64,7 +64,7 @@ from ooctrain.report.text import (
 from ooctrain.rewrite import apply_rewrites
 from ooctrain.sched.planners.registry import PLANNERS
 from ooctrain.sched.planners.tflms_hybrid import TflmsHybrid
-from ooctrain.sched.planning.effort import EVALUATIONS
+from ooctrain.sched.planning.effort import EVALUATIONS, Effort
 from ooctrain.sched.planning.question import Question
 from ooctrain.sched.schedule import Plan
 from ooctrain.sched.simulate import simulate
@@ -191,7 +191,7 @@ def _answer(workload: Workload, memory: MemoryOptions) -> Answer:
     try:
         asked = Question(
             step.trace, found.budget_bytes, machine, step.granule, found.host_budget_bytes,
-            workload.seed, memory.time_limit, memory.evaluations or EVALUATIONS,
+            workload.seed, Effort.within(memory.time_limit, memory.evaluations or EVALUATIONS),
         )  # fmt: skip
         made = plan_or_enough(step, as_planner(found.planner), asked)
     except Infeasible as refusal:
@@ -273,7 +273,7 @@ def _plan_rows(need: Need, made: Plan, timeline: Timeline) -> Rows:
 
 
 def _refusal_rows(answer: Answer, refusal: Infeasible, memory: MemoryOptions) -> Rows:
-    lacking = refusal.minimum_bytes - answer.question.budget_bytes
+    lacking = (refusal.minimum_bytes or 0) - answer.question.budget_bytes
     where = f" at {refusal.witness_call}" if refusal.witness_call else ""
     text = f"does not fit with planner {memory.planner} by {format_bytes(lacking)}{where}"
     verdict = text if lacking > 0 else f"does not fit: {refusal.what}"
@@ -281,7 +281,7 @@ def _refusal_rows(answer: Answer, refusal: Infeasible, memory: MemoryOptions) ->
     fitting = list(zip(labels, map(describe_change, answer.changes), strict=False))
     rows = [("verdict", verdict), *(fitting or [("fits with", "none of the changes tried")])]
     if any(c.kind == "budget" for c in answer.changes) and (
-        refusal.minimum_bytes < answer.need.minimum_bytes
+        (refusal.minimum_bytes or 0) < answer.need.minimum_bytes
     ):
         rows.append(("", "a budget below 0 % runs the step in parts of calls (bands, tiles)"))
     return rows

@@ -13,7 +13,7 @@ budget. Read next: `promise.py` for the other parts; `prepare.py`.
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 
@@ -42,14 +42,14 @@ from ooctrain.sched.planners.auto import Auto
 from ooctrain.sched.planners.belady import Belady
 from ooctrain.sched.planners.dtr import Dtr
 from ooctrain.sched.planners.naive import Naive
+from ooctrain.sched.planners.portfolio import Entry, Portfolio
 from ooctrain.sched.planners.rotor import Rotor
 from ooctrain.sched.planners.superneurons import SuperNeurons
 from ooctrain.sched.planners.window import SlidingWindow
 from ooctrain.sched.planning.host_gaps import is_short_of_host
-from ooctrain.sched.planning.planner import Planner, host_too_small, least_refusal
+from ooctrain.sched.planning.planner import Planner, ask, host_too_small, least_refusal
 from ooctrain.sched.planning.question import Question
-from ooctrain.sched.schedule import BYTES, Granule, Plan
-from ooctrain.step.machine import Machine
+from ooctrain.sched.schedule import Plan
 from ooctrain.step.presets import PRESETS
 from ooctrain.step.trace import Trace
 from ooctrain.units import MIB, format_bytes, parse_bytes
@@ -304,42 +304,27 @@ NO_TIME_S = sys.float_info.min
 
 
 class FirstFound:
-    """The plan of the first of some planners that has one, of the step or of an offered form.
+    """The plan of the first of some planners that has one, of the step or of another form of it.
 
     Cost: theirs, until there is a plan.
     """
 
     name = "first-found"
 
-    def __init__(self, *planners: Planner, forms: Mapping[str, Trace] | None = None):
-        self._planners, self._forms = planners, forms or {}
+    def __init__(self, *planners: Planner):
+        self._planners = planners
 
-    def offered(self, steps: Mapping[str, Trace]) -> FirstFound:
-        """See `OfferedPlanner`."""
-        return FirstFound(*self._planners, forms=steps)
-
-    def plan(
-        self, trace: Trace, budget_bytes: int, machine: Machine, *, granule: Granule = BYTES,
-        host_budget_bytes: int | None = None, seed: int = 0, time_limit_s: float | None = None,
-    ) -> Plan:  # fmt: skip
+    def plan(self, question: Question) -> Plan:
         """See `Planner`. The minimum is the least of all planners."""
-        question = Question(
-            trace, budget_bytes, machine, granule, host_budget_bytes, seed, time_limit_s
-        )
-        refusals: list[Infeasible] = []
-        for form_name, form in {"": trace, **self._forms}.items():
-            rewrites = (form_name,) if form_name else ()
+        portfolio = Portfolio(question)
+        for form in ("", *question.forms):
             for planner in self._planners:
-                try:
-                    plan = replace(question, trace=form).ask(planner)
-                except Infeasible as refusal:
-                    refusals.append(refusal)
-                except PartFailed:
-                    refusals.append(host_too_small(planner.name))
-                else:
-                    notes = {**plan.notes, "chosen": planner.name}
-                    return replace(plan, rewrites=(*rewrites, *plan.rewrites), notes=notes)
-        raise least_refusal(self.name, refusals, budget_bytes)
+                if portfolio.run(Entry(planner, form=form)) is not None:
+                    plan = portfolio.outcome(self.name)
+                    return replace(plan, notes={**plan.notes, "chosen": planner.name})
+        if portfolio.failures:  # of planners that have not been chosen by the user
+            raise host_too_small(self.name) from portfolio.failures[0]
+        return portfolio.outcome(self.name)  # raises
 
 
 def at_once(settings: Settings) -> Settings:
@@ -359,14 +344,11 @@ class LeanBands:
 
     name = "lean-bands"
 
-    def plan(
-        self, trace: Trace, budget_bytes: int, machine: Machine, *, granule: Granule = BYTES,
-        host_budget_bytes: int | None = None, seed: int = 0, time_limit_s: float | None = None,
-    ) -> Plan:  # fmt: skip
+    def plan(self, question: Question) -> Plan:
         """See `Planner`. The minimum is the least of all that were written."""
-        question = Question(trace, budget_bytes, machine, granule, host_budget_bytes, seed)
+        trace, budget_bytes = question.trace, question.budget_bytes
         moves = ("nothing",) if is_short_of_host(question) else ("borders", "all")
-        offers = [o for o in offers_for(trace, machine, untiled=False) if o.moves in moves]
+        offers = [o for o in offers_for(trace, question.machine, untiled=False) if o.moves in moves]
         refusals: list[Infeasible] = []
         fitting = [offer for offer in offers if 0 < offer.need_bytes <= budget_bytes]
         for offer in fitting[:WRITTEN]:
@@ -374,13 +356,13 @@ class LeanBands:
                 tiled = tiled_as_offered(trace, offer)
                 if tiled is None or len(tiled.calls) > MORE_CALLS:
                     continue
-                plan = replace(question, trace=tiled).ask(Belady())
+                plan = ask(Belady(), replace(question, trace=tiled))
             except PartFailed:
                 continue
             except Infeasible as refusal:
                 refusals.append(refusal)
             else:
-                return with_tiling(plan, offer, trace_minimum_bytes(tiled, granule))
+                return with_tiling(plan, offer, trace_minimum_bytes(tiled, question.granule))
         raise least_refusal(self.name, refusals or [host_too_small(self.name)], budget_bytes)
 
 

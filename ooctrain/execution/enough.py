@@ -6,7 +6,7 @@ the host has a budget as well it often does not permit it. So the budget that a 
 tried, with the same arguments. If that is refused too, a budget is looked for between there and
 where everything fits on the device. Plans need not get easier with every byte, so nothing is
 concluded from what lies between two tries: the result is always a budget that was tried. Where none
-of them suffices, none is known (`HOST_TOO_SMALL`). A question that is not refused costs nothing.
+of them suffices, none is known. A question that is not refused costs nothing.
 Source: ours. Read next: `compose.py`, the caller for a device budget; `division.py`, for one memory
 budget.
 """
@@ -16,7 +16,6 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from ooctrain.errors import Infeasible, OoctrainError
-from ooctrain.sched.planning.planner import HOST_TOO_SMALL
 from ooctrain.units import format_bytes
 
 #: How often the budget that a refusal names is tried next, and how often the interval between too
@@ -41,13 +40,13 @@ def enough(
         The refusal itself if the budget that it names suffices, or if it names none.
     """
     least = refusal.minimum_bytes
-    if least == HOST_TOO_SMALL:
+    if least is None:
         return refusal
     between = _no_and_yes(ask, least, most_bytes)
     if between is None:
         return Infeasible(
             f"planner {planner!r} has no plan at this budget, and none is known at which it has",
-            minimum_bytes=HOST_TOO_SMALL,
+            minimum_bytes=None, needs="host",
             numbers=f"budget {asked}; {format_bytes(least)} ({least} bytes), which would do for "
             "the list alone, and the in-core peak have been tried",
             fix="a larger host budget, another planner, or allocator va",
@@ -71,15 +70,15 @@ def _no_and_yes(
     """
     low, tried = least - 1, least
     for _ in range(NEXT_TRIES):
-        named = _refused(ask, tried)
-        if named is None:
+        refusal = _refusal(ask, tried)
+        if refusal is None:
             return low, tried
-        low = tried
-        if named <= tried:
+        low, named = tried, getattr(refusal, "minimum_bytes", None)
+        if named is None or named <= tried:
             break
         tried = named
     most = most_bytes()
-    return (low, most) if low < most and _refused(ask, most) is None else None
+    return (low, most) if low < most and _refusal(ask, most) is None else None
 
 
 def _halved(ask: Callable[[int], object], low: int, high: int, granule_bytes: int) -> int:
@@ -89,21 +88,17 @@ def _halved(ask: Callable[[int], object], low: int, high: int, granule_bytes: in
         middle = max(middle - middle % granule_bytes, low + 1)
         if middle >= high:
             break
-        if _refused(ask, middle) is None:
+        if _refusal(ask, middle) is None:
             high = middle
         else:
             low = middle
     return high
 
 
-def _refused(ask: Callable[[int], object], budget_bytes: int) -> int | None:
-    """None if a question has a plan; else the least budget that its refusal names, 0 where it names
-    none.
-    """
+def _refusal(ask: Callable[[int], object], budget_bytes: int) -> OoctrainError | None:
+    """None if a question has a plan; else why not."""
     try:
         ask(budget_bytes)
-    except Infeasible as refusal:
-        return refusal.minimum_bytes
-    except OoctrainError:
-        return HOST_TOO_SMALL
+    except OoctrainError as refusal:
+        return refusal
     return None

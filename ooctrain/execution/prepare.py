@@ -10,6 +10,7 @@ runs it; `train.py`.
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -27,10 +28,11 @@ from ooctrain.execution.settings import Settings
 from ooctrain.rewrite import keeps_bits
 from ooctrain.sched.budget import input_bytes, resolve_host_budget, trace_peak_bytes, with_region
 from ooctrain.sched.host import SLOT_ALIGN_BYTES, within_host
+from ooctrain.sched.planners.auto import Auto
 from ooctrain.sched.planners.keep_all import KeepAll
-from ooctrain.sched.planning.effort import Deadline, collecting_rarely
-from ooctrain.sched.planning.planner import Planner, WeighingPlanner, infeasible
-from ooctrain.sched.planning.question import Question, plan_excluding
+from ooctrain.sched.planning.effort import Effort, collecting_rarely
+from ooctrain.sched.planning.planner import Planner, infeasible, plan_excluding
+from ooctrain.sched.planning.question import Question, makespan_us
 from ooctrain.sched.schedule import BYTES, Plan, SwapOut
 from ooctrain.sched.simulate import simulate
 from ooctrain.sched.timeline import Timeline
@@ -38,6 +40,8 @@ from ooctrain.step.machine import Machine
 from ooctrain.step.trace import Trace
 from ooctrain.units import MAX_BYTES, format_bytes
 
+#: How whole plans are compared; see `Question.cost`.
+Cost = Callable[[Plan], float]
 _LEAST_ARENA_BYTES = 1 << 20
 BISECTION_STEPS = 6
 #: Of the budget, for lasting variables that stay where mapping is dear.
@@ -120,7 +124,7 @@ def prepare(trace: Trace, settings: Settings) -> PreparedStep:
     roomy_bytes = 2 * trace_peak_bytes(step.trace)
     roomy = pages.choose(settings.allocator, roomy_bytes, binding=False)
     step = step.pinned_for(roomy.granule)
-    in_core = KeepAll().plan(step.trace, MAX_BYTES, machine, granule=step.granule)
+    in_core = KeepAll().plan(Question(step.trace, MAX_BYTES, machine, granule=step.granule))
     # A wrong name is an error, even where no budget is given and nothing is planned.
     chosen, budget = as_planner(settings.planner), settings.budget
     if budget is None:
@@ -134,9 +138,8 @@ def prepare(trace: Trace, settings: Settings) -> PreparedStep:
     step = step.rounded_by(allocator.granule)
     question = Question(
         step.trace, budget_bytes, machine, step.granule, host_bytes, settings.seed,
-        settings.time_limit_s, settings.evaluations,
+        Effort.within(settings.time_limit_s, settings.evaluations),
     )  # fmt: skip
-    deadline = Deadline.after(settings.time_limit_s)
 
     def planned(host_bytes: int | None) -> tuple[Plan, int]:
         asked = replace(question, host_budget_bytes=host_bytes)
@@ -145,8 +148,8 @@ def prepare(trace: Trace, settings: Settings) -> PreparedStep:
             pinned = step.with_lasting_pinned(room_bytes, allocator.granule)
             there = replace(asked, trace=pinned.trace, granule=pinned.granule)
             with suppress(Infeasible, DoesNotFit):
-                return _Search(pinned, chosen, allocator, there, deadline).plan_that_fits()
-        return _Search(step, chosen, allocator, asked, deadline).plan_that_fits()
+                return _Search(pinned, chosen, allocator, there).plan_that_fits()
+        return _Search(step, chosen, allocator, asked).plan_that_fits()
 
     align_bytes = SLOT_ALIGN_BYTES if settings.spill is None else BLOCK_BYTES
     plan, reserved = within_host(planned, host_bytes, align_bytes, input_bytes(step.trace))
@@ -220,26 +223,24 @@ class _Search:
     planner: Planner
     allocator: AllocatorChoice
     question: Question
-    deadline: Deadline
-    #: by limit and the planner's identity, with the planner, which keeps that its own
-    _asked: dict[tuple[int, int], tuple[Planner, Plan, int]] = field(default_factory=dict)
+    #: by limit, and by how plans are compared
+    _asked: dict[tuple[int, Cost], tuple[Plan, int]] = field(default_factory=dict)
 
     def plan_that_fits(self) -> tuple[Plan, int]:
         """The plan at the largest limit found, with its reserved peak."""
-        budget_bytes, planner = self.allocator.budget_bytes, self._counting_mapping()
+        budget_bytes, cost = self.allocator.budget_bytes, self._mapping_cost
         try:
-            plan, reserved = self._try(budget_bytes, planner)
+            plan, reserved = self._try(budget_bytes, cost)
         except Infeasible as refusal:
             raise self._in_whole_pieces(refusal) from None
         if reserved <= budget_bytes:
             return plan, reserved
-        found = [self._below(budget_bytes, planner)]
-        if isinstance(self.planner, WeighingPlanner):
+        found = [self._below(budget_bytes, cost)]
+        if isinstance(self.planner, Auto):
             # The fastest of its plans may be of a kind that the allocator cannot place.
-            placing = self.planner.weighing_by(self._us_if_placed)
-            found.append(self._at(budget_bytes, placing))
+            found.append(self._at(budget_bytes, self._us_if_placed))
             if not any(found):
-                found.append(self._below(2 * budget_bytes, placing))
+                found.append(self._below(2 * budget_bytes, self._us_if_placed))
         best = min(filter(None, found), key=lambda each: self._us_if_placed(each[0]), default=None)
         if best is None:
             raise self._does_not_fit(reserved)
@@ -251,19 +252,19 @@ class _Search:
         What maps whole pieces cannot use the rest of a budget, however fine it rounds.
         """
         least, piece = refusal.minimum_bytes, self.allocator.piece_bytes or 1
-        if least % piece == 0:
+        if least is None or least % piece == 0:
             return refusal
         least = -(-least // piece) * piece
         return infeasible(
             self.planner.name, self.question.budget_bytes, least, refusal.witness_call
         )
 
-    def _at(self, limit: int, planner: Planner) -> tuple[Plan, int] | None:
+    def _at(self, limit: int, cost: Cost) -> tuple[Plan, int] | None:
         """The plan at a limit, if the allocator can place it. Raises Infeasible."""
-        plan, reserved = self._try(limit, planner)
+        plan, reserved = self._try(limit, cost)
         return (plan, reserved) if reserved <= self.allocator.budget_bytes else None
 
-    def _below(self, high: int, planner: Planner) -> tuple[Plan, int] | None:
+    def _below(self, high: int, cost: Cost) -> tuple[Plan, int] | None:
         """The plan at the largest limit below `high` whose plan the allocator can place."""
         best: tuple[Plan, int] | None = None
         low = self._refused
@@ -273,7 +274,7 @@ class _Search:
                 low = limit
                 continue
             try:
-                plan, reserved = self._try(limit, planner)
+                plan, reserved = self._try(limit, cost)
             except Infeasible:
                 low = limit
                 continue
@@ -289,20 +290,20 @@ class _Search:
         size = self.allocator.granule.size_bytes
         return max(1, min(limit_bytes, self.allocator.budget_bytes) // size * size)
 
-    def _try(self, limit_bytes: int, planner: Planner) -> tuple[Plan, int]:
+    def _try(self, limit_bytes: int, cost: Cost) -> tuple[Plan, int]:
         """The plan at a limit, with its reserved peak; each is asked for once."""
-        limit = self._whole(limit_bytes)
-        asked = limit, id(planner)
+        asked = self._whole(limit_bytes), cost
         if asked not in self._asked:
-            self._asked[asked] = planner, *self._planned(limit, planner)
-        return self._asked[asked][1:]
+            self._asked[asked] = self._planned(*asked)
+        return self._asked[asked]
 
-    def _planned(self, limit: int, planner: Planner) -> tuple[Plan, int]:
-        left_s = self.deadline.left_s()
-        if left_s and not self.allocator.granule.ranges:
-            left_s *= FIRST_SHARE  # where the allocator has no place for the plan, others follow
-        asked = replace(self.question, budget_bytes=limit, time_limit_s=left_s)
-        plan = plan_step(self.step, planner, asked)
+    def _planned(self, limit: int, cost: Cost) -> tuple[Plan, int]:
+        effort = self.question.effort
+        if not self.allocator.granule.ranges:
+            # Where the allocator has no place for the plan, others follow.
+            effort = replace(effort, deadline=effort.deadline.keeping(1 - FIRST_SHARE))
+        asked = replace(self.question, budget_bytes=limit, effort=effort, cost=cost)
+        plan = plan_step(self.step, self.planner, asked)
         return plan, self._reserved(plan)
 
     def _reserved(self, plan: Plan) -> int:
@@ -320,12 +321,11 @@ class _Search:
             return NEVER_US + plan.makespan_us
         return plan.makespan_us + (0 if keeps_bits(plan.rewrites) else INEXACT_US)
 
-    def _counting_mapping(self) -> Planner:
-        """The planner; one that chooses among whole plans compares step times with mapping."""
+    @cached_property
+    def _mapping_cost(self) -> Cost:
+        """Planners that compare whole plans count what the allocator maps, if that takes time."""
         costs = self.allocator.maps and self.question.machine.map_us_per_byte
-        if costs and isinstance(self.planner, WeighingPlanner):
-            return self.planner.weighing_by(self._predicted_us)
-        return self.planner
+        return self._predicted_us if costs else makespan_us
 
     def _predicted_us(self, plan: Plan) -> float:
         """Duration of a step, mapping included; without mapping where the plan does not fit the
@@ -344,9 +344,9 @@ class _Search:
     def _least_limit(self) -> int:
         """A ledger limit at which, and below which, the planner finds nothing."""
         try:
-            self._try(1, self._counting_mapping())
+            self._try(1, self._mapping_cost)
         except Infeasible as refusal:
-            return refusal.minimum_bytes - 1
+            return (refusal.minimum_bytes or 0) - 1
         return 0
 
     def _does_not_fit(self, reserved: int) -> DoesNotFit:

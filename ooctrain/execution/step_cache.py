@@ -36,7 +36,7 @@ from ooctrain.execution.promise import (
 from ooctrain.execution.settings import Settings
 from ooctrain.rewrite import apply_rewrites
 from ooctrain.rewrite.tile.offers import forget_tilings
-from ooctrain.sched.planning.effort import SearchingPlanner
+from ooctrain.sched.planning.effort import searches
 from ooctrain.step.machine import forget_durations
 from ooctrain.step.trace import Trace
 
@@ -242,9 +242,9 @@ def _forget_planning() -> None:
 def _own_share(trace: Trace, settings: Settings, values: Iterable[Tensor]) -> OwnShare:
     """What this process holds by itself, once it has loaded what it needs to prepare and run the
     step."""
-    searches = isinstance(as_planner(settings.planner), SearchingPlanner)
-    _compile_apart(apply_rewrites(trace, settings.rewrites), searches=searches)
-    return own_share(trace, settings.rewrites, values, searches=searches)
+    search_too = searches(as_planner(settings.planner))
+    _compile_apart(apply_rewrites(trace, settings.rewrites), searches=search_too)
+    return own_share(trace, settings.rewrites, values, searches=search_too)
 
 
 def _compile_apart(trace: Trace, *, searches: bool = False) -> None:

@@ -38,6 +38,7 @@ from ooctrain.course.remote import (
 )
 from ooctrain.errors import ConfigError, DriverError, Infeasible, OoctrainError
 from ooctrain.sched.planners.registry import get_planner
+from ooctrain.sched.planning.question import Question
 from ooctrain.sched.schedule import Granule
 from ooctrain.testing.law_by_hand import HoleArena, random_arena
 from ooctrain.testing.random_traces import random_machine, random_trace
@@ -396,7 +397,7 @@ def test_a_planner_from_afar_is_the_planner(planners, seed, granule):
         found = []
         for planner in (direct, remote):
             try:
-                found.append(planner.plan(trace, budget, machine, granule=granule).to_json())
+                found.append(planner.plan(Question(trace, budget, machine, granule=granule)).to_json())
             except Infeasible as refusal:
                 found.append({**vars(refusal), "line": None, "of_driver": None})
         for plan in found:
@@ -445,7 +446,7 @@ def test_what_is_no_plan_is_an_error(body, tmp_path):
     with in_one_process("planner", submitted(tmp_path, text)) as interview:
         planner = RemotePlanner(interview)
         with pytest.raises(PLAN_LIES[body]) as found:
-            planner.plan(trace, 10, machine)
+            planner.plan(Question(trace, 10, machine))
         harmed = body == HARMS
         assert (trace.variable_by_name == {}) == harmed
         assert trace.fingerprint == before or harmed

@@ -29,6 +29,7 @@ from ooctrain.sched.planners.combined import Combined
 from ooctrain.sched.planners.dtr import Dtr
 from ooctrain.sched.planners.naive import Naive
 from ooctrain.sched.planners.window import SlidingWindow
+from ooctrain.sched.planning.question import Question
 
 OWN = """
 class Mine:
@@ -168,8 +169,8 @@ class Mine:
 
     name = "mine"
 
-    def plan(self, trace: oc.Trace, budget_bytes: int, machine: object, **_rest: object) -> oc.Plan:
-        raise KeyError(budget_bytes)
+    def plan(self, question: Question) -> Plan:
+        raise KeyError(question.budget_bytes)
 
 
 def test_a_planner_of_ones_own_shows_its_exception() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+from ooctrain.sched.planners.poll import CHUNK_BYTES
 from support.quick import quick
 
 import ooctrain as oc
@@ -14,7 +15,7 @@ from ooctrain.sched.planners import auto, poll
 from ooctrain.sched.planners.auto import Auto
 from ooctrain.sched.planners.belady import Belady
 from ooctrain.sched.planners.dtr import Dtr
-from ooctrain.sched.planners.poll import CHUNK_BYTES
+from ooctrain.sched.planning.question import Question
 from ooctrain.sched.schedule import SwapOut
 from ooctrain.step.machine import Machine
 from ooctrain.step.presets import TYPICAL_DISK, machine, on_disk
@@ -49,7 +50,7 @@ def answers(monkeypatch):
 
 def test_parts_are_moved_in_whole_chunks(answers):
     """An allocator maps chunks; the plan is counted in the granule of whoever asks."""
-    plan = Auto().plan(CHAIN, 1600 << 10, MACHINE, granule=Granule(512))
+    plan = Auto().plan(Question(CHAIN, 1600 << 10, MACHINE, granule=Granule(512)))
     ((granule, answer),) = answers
     assert granule == Granule(CHUNK_BYTES)
     moved = [move for move in answer.schedule if isinstance(move, SwapOut)]
@@ -61,7 +62,7 @@ def test_parts_are_moved_in_whole_chunks(answers):
 
 def test_whole_variables_are_counted_as_they_are_asked_for(answers):
     whole = Granule(512, ranges=False)
-    Auto().plan(CHAIN, 1600 << 10, MACHINE, granule=whole)
+    Auto().plan(Question(CHAIN, 1600 << 10, MACHINE, granule=whole))
     assert [granule for granule, _ in answers] == [whole]
 
 
@@ -109,7 +110,7 @@ def test_in_long_steps_near_is_enough(monkeypatch):
     near_is(monkeypatch, 100.0)
     for most in (len(CHAIN.calls), len(CHAIN.calls) - 1):
         monkeypatch.setattr(auto, "MOST_CALLS_QUICK", most)
-        Auto().plan(CHAIN, 1600 << 10, MACHINE, granule=Granule(512))
+        Auto().plan(Question(CHAIN, 1600 << 10, MACHINE, granule=Granule(512)))
     assert len(asked) == 1
 
 

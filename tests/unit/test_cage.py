@@ -21,6 +21,7 @@ from ooctrain.course.interview import Interview, NoAnswer
 from ooctrain.course.isolation import GIVEN, LAYERS, PACKAGE, copy_interfaces, in_words
 from ooctrain.course.remote import AllocatorsOf, RemotePlanner
 from ooctrain.errors import ConfigError, Infeasible, OutOfDeviceMemory
+from ooctrain.sched.planning.question import Question
 from ooctrain.step.builder import TraceBuilder
 from ooctrain.step.machine import Machine, call_durations_ns
 from ooctrain.testing.check_allocator import find_failure
@@ -58,7 +59,7 @@ def asked(submission, limit_s=20.0, allowed=LAYERS):
     """(the error that a planner raises, the layers that were in force)."""
     with Interview(submission, "planner", limit_s, allowed) as interview:
         try:
-            RemotePlanner(interview).plan(small_step(), 100, MACHINE)
+            RemotePlanner(interview).plan(Question(small_step(), 100, MACHINE))
         except Exception as error:
             return error, interview.applied
     raise AssertionError("it has a plan")
@@ -184,7 +185,7 @@ def test_an_honest_planner_works_in_any_cage(allowed, tmp_path):
     path = tmp_path / "own.py"
     path.write_text(LRU_STUB + SOLUTION)
     with Interview(f"{path}:Solved", "planner", 60, allowed) as interview:
-        plan = RemotePlanner(interview).plan(small_step(), 100, MACHINE)
+        plan = RemotePlanner(interview).plan(Question(small_step(), 100, MACHINE))
         applied = interview.applied
     assert plan.makespan_us > 0
     assert {"limits", "subreaper"} <= set(applied) <= {"limits", "subreaper", *allowed}
@@ -254,7 +255,7 @@ def test_a_daemon_ends_with_the_question_where_no_layer_forbids_it(tmp_path):
         submitted(tmp_path, DAEMON.format(path=str(path)).strip()), "planner", 20, frozenset()
     ) as interview:
         with pytest.raises(Infeasible):
-            RemotePlanner(interview).plan(small_step(), 100, MACHINE)
+            RemotePlanner(interview).plan(Question(small_step(), 100, MACHINE))
         daemon = int(read_when_there(path))
         assert is_running(daemon)
     assert not is_running(daemon)
@@ -308,7 +309,7 @@ def test_nothing_is_left_of_a_session(tmp_path):
             planner = RemotePlanner(interview)
             folder = interview._process._folder.name
             with pytest.raises((Infeasible, NoAnswer)):
-                planner.plan(small_step(), 100, MACHINE)
+                planner.plan(Question(small_step(), 100, MACHINE))
         assert not os.path.exists(folder)
     assert len(os.listdir("/proc/self/fd")) == before
 
@@ -319,9 +320,9 @@ def test_one_that_ran_out_of_memory_is_asked_no_more_until_the_time_begins_again
         for _ in range(2):
             interview.begin()
             with pytest.raises(MemoryError):
-                planner.plan(small_step(), 100, MACHINE)
+                planner.plan(Question(small_step(), 100, MACHINE))
             with pytest.raises(NoAnswer, match="out of memory before: 4 GiB"):
-                planner.plan(small_step(), 100, MACHINE)
+                planner.plan(Question(small_step(), 100, MACHINE))
 
 
 def test_a_process_that_ended_is_asked_no_more_until_the_time_begins_again(tmp_path):
@@ -329,11 +330,11 @@ def test_a_process_that_ended_is_asked_no_more_until_the_time_begins_again(tmp_p
         planner = RemotePlanner(interview)
         for _ in range(3):
             with pytest.raises(NoAnswer, match="status 3"):
-                planner.plan(small_step(), 100, MACHINE)
+                planner.plan(Question(small_step(), 100, MACHINE))
         assert interview.processes == 1
         interview.begin()
         with pytest.raises(NoAnswer, match="status 3"):
-            planner.plan(small_step(), 100, MACHINE)
+            planner.plan(Question(small_step(), 100, MACHINE))
         assert interview.processes == 2
 
 

@@ -8,6 +8,8 @@ import random
 from dataclasses import replace
 
 import pytest
+from ooctrain.sched.planners.checkmate_baselines import Companions
+from ooctrain.sched.planners.checkmate_with_companions import checkmate
 from support.quick import quick
 
 import ooctrain as oc
@@ -31,12 +33,11 @@ from ooctrain.sched.planners.checkmate import (
     limited,
     single_calls,
 )
-from ooctrain.sched.planners.checkmate_baselines import Companions
-from ooctrain.sched.planners.checkmate_with_companions import checkmate
 from ooctrain.sched.planners.combined import Combined
 from ooctrain.sched.planners.naive import Naive
 from ooctrain.sched.planners.registry import get_planner
 from ooctrain.sched.planning.effort import with_effort
+from ooctrain.sched.planning.question import Question
 from ooctrain.sched.planning.residency import Liveness
 from ooctrain.sched.schedule import BYTES, SwapOut
 from ooctrain.sched.verify import verify
@@ -125,11 +126,11 @@ def fits_as_exhaustive_search_says(seed, shares=(0.55, 0.7, 0.85)):
     trace = graph_of_eight(seed)
     most = trace_peak_bytes(trace, BYTES)
     with pytest.raises(Infeasible) as refused:
-        checkmate(evaluations=20).plan(trace, 0, PLAIN)
+        checkmate(evaluations=20).plan(Question(trace, 0, PLAIN))
     least = refused.value.minimum_bytes
     assert exhaustive(trace, least - 1) is None
     for budget in (least, *(max(least, int(most * share)) for share in shares)):
-        plan = checkmate(evaluations=20).plan(trace, budget, PLAIN)
+        plan = checkmate(evaluations=20).plan(Question(trace, budget, PLAIN))
         verify(plan, trace, budget, PLAIN)
         assert plan.notes["objective_us"] == exhaustive(trace, budget)
         assert plan.notes.get("gap") == pytest.approx(0.0, abs=1e-9)
@@ -198,7 +199,7 @@ def test_a_chain_may_take_less_than_rotor_says():
     """rotor runs a stage as a whole, which takes 560 us at this budget."""
     trace = chain()
     budget = resolve_budget(trace, "25%")
-    assert checkmate(evaluations=20).plan(trace, budget, PLAIN).notes["objective_us"] == 550.0
+    assert checkmate(evaluations=20).plan(Question(trace, budget, PLAIN)).notes["objective_us"] == 550.0
 
 
 def rounded_runs_are_whole():
@@ -232,7 +233,7 @@ def test_what_rounding_is_measured_by_is_the_relaxation_for_the_whole_budget():
     budget = trace_peak_bytes(trace, BYTES) * 6 // 10
     program = program_of(trace, budget, whole=False)
     optimum_us = program.program.search(1).objective * program.unit_ns / 1000
-    notes = CheckmateLp().plan(trace, budget, PLAIN).notes
+    notes = CheckmateLp().plan(Question(trace, budget, PLAIN)).notes
     assert notes["bound_us"] == pytest.approx(optimum_us)
     assert sum(call_durations_ns(trace, PLAIN)) / 1000 < optimum_us <= notes["objective_us"]
 
@@ -265,10 +266,10 @@ def test_it_is_never_above_others_without_host_memory(seed, others):
         inputs = input_bytes(trace)
         for name in others:
             try:
-                theirs = get_planner(name).plan(trace, budget, PLAIN, host_budget_bytes=inputs)
+                theirs = get_planner(name).plan(Question(trace, budget, PLAIN, host_budget_bytes=inputs))
             except (Infeasible, ConfigError):
                 continue
-            ours = checkmate(evaluations=60).plan(trace, budget, PLAIN, host_budget_bytes=inputs)
+            ours = checkmate(evaluations=60).plan(Question(trace, budget, PLAIN, host_budget_bytes=inputs))
             assert ours.makespan_us <= theirs.makespan_us + 1e-6, name
             assert not any(isinstance(i, SwapOut) for i in ours.schedule.instructions)
             compared += 1
@@ -291,11 +292,11 @@ def test_others_are_asked_for_less_memory_only_where_nothing_fits():
     asked, trace = Asked(), there_and_back()
     planner = Checkmate(companions=Companions(for_least=(asked,)))
     with pytest.raises(Infeasible) as refused:
-        planner.plan(trace, 0, PLAIN)
+        planner.plan(Question(trace, 0, PLAIN))
     assert asked.times
     asked.times, least = 0, refused.value.minimum_bytes
     for budget in (least, trace_peak_bytes(trace, BYTES)):
-        assert planner.plan(trace, budget, PLAIN).peak_bytes <= budget
+        assert planner.plan(Question(trace, budget, PLAIN)).peak_bytes <= budget
     assert not asked.times
 
 
@@ -315,11 +316,11 @@ def is_never_above_others_on_random_steps(seed, ours=None):
     inputs, best_us = input_bytes(trace), float("inf")
     for other in (*map(get_planner, ("rotor", "dtr", "prefix")), Combined(evaluations=60)):
         with contextlib.suppress(Infeasible):
-            theirs = other.plan(trace, budget, PLAIN, host_budget_bytes=inputs)
+            theirs = other.plan(Question(trace, budget, PLAIN, host_budget_bytes=inputs))
             best_us = min(best_us, theirs.makespan_us)
     ours = ours or checkmate(evaluations=60)
     try:
-        plan = ours.plan(trace, budget, PLAIN, host_budget_bytes=inputs)
+        plan = ours.plan(Question(trace, budget, PLAIN, host_budget_bytes=inputs))
     except Infeasible:
         assert best_us == float("inf")
         return None
@@ -349,11 +350,11 @@ def its_least_is_enough_and_no_less_is(seed):
     trace, _ = step_and_budget(seed)
     ours = checkmate(evaluations=60)
     with pytest.raises(Infeasible) as refused:
-        ours.plan(trace, 0, PLAIN)
+        ours.plan(Question(trace, 0, PLAIN))
     least = refused.value.minimum_bytes
-    verify(ours.plan(trace, least, PLAIN), trace, least, PLAIN)
+    verify(ours.plan(Question(trace, least, PLAIN)), trace, least, PLAIN)
     with pytest.raises(Infeasible) as again:
-        ours.plan(trace, least - 1, PLAIN)
+        ours.plan(Question(trace, least - 1, PLAIN))
     assert again.value.minimum_bytes == least
 
 
@@ -365,7 +366,7 @@ def test_its_least_is_enough_and_no_less_is(seed):
 def test_a_command_says_how_far_a_plan_is_from_what_its_program_proves():
     """Gap, bound, what ended the search, and whose list it is."""
     trace = chain()
-    plan = checkmate(evaluations=20).plan(trace, resolve_budget(trace, "25%"), PLAIN)
+    plan = checkmate(evaluations=20).plan(Question(trace, resolve_budget(trace, "25%"), PLAIN))
     bound = plan.notes["bound_us"]
     assert program_rows(plan) == [
         ("program", f"computes for 550 us, bound of its program {format_us(bound)}, gap 0.0%; "
@@ -403,7 +404,7 @@ def test_a_long_step_is_grouped_or_refused():
     assert not by_calls
     assert [c for node in graph.nodes for c in node.calls] == [c.id for c in step.calls]
     with pytest.raises(ConfigError, match="too long for a program") as refused:
-        checkmate(most=20).plan(step, 0, PLAIN)
+        checkmate(most=20).plan(Question(step, 0, PLAIN))
     assert "combined" in str(refused.value)
 
 
@@ -438,7 +439,7 @@ def test_the_optimum_of_groups_is_not_above_what_others_find_call_by_call():
         budget, plans = resolve_budget(trace, share, BYTES), {}
         for name in ("dtr", "checkmate"):
             planner = with_effort(get_planner(name), 60)
-            plans[name] = planner.plan(trace, budget, oc.machine("v100-pcie"))
+            plans[name] = planner.plan(Question(trace, budget, oc.machine("v100-pcie")))
         assert plans["checkmate"].makespan_us <= plans["dtr"].makespan_us
         notes = plans["checkmate"].notes
         # At 60 % no list of groups fits: that bounds no list of single calls.

@@ -168,9 +168,9 @@ def test_parameters_beyond_the_arena_are_set_aside_for_the_way_home(tmp_path, mo
 class SaysOnlyThatTheHostLacks(ChenSqrt):
     """A planner that names no budget when it refuses."""
 
-    def plan(self, trace, budget_bytes, machine, **how):
+    def plan(self, question):
         try:
-            return super().plan(trace, budget_bytes, machine, **how)
+            return super().plan(question)
         except Infeasible:
             raise host_too_small(self.name) from None
 
@@ -220,9 +220,10 @@ class NotesItsTime(ChenSqrt):
     def __init__(self):
         self.limits_s = []
 
-    def plan(self, trace, budget_bytes, machine, *, time_limit_s=None, **how):
+    def plan(self, question):
+        time_limit_s = question.effort.left_s
         self.limits_s.append(time_limit_s)
-        return super().plan(trace, budget_bytes, machine, **how)
+        return super().plan(question)
 
 
 def test_where_the_least_is_looked_for_nobody_searches_for_a_better_plan():

@@ -39,7 +39,7 @@ def lists(request):
     for planner in (Naive(), SlidingWindow(), Belady()):
         for budget in (least, least + 40, least + 400):
             try:
-                plan = planner.plan(trace, budget, machine)
+                plan = planner.plan(Question(trace, budget, machine))
             except Infeasible:
                 continue
             found.append(Candidate(plan.schedule, {"place": len(found)}))
@@ -75,7 +75,7 @@ def test_the_bound_waits_for_what_calls_read_and_for_the_memory_that_they_releas
     """
     trace = oc.chain([8] * 4, [8] * 4, [2] * 3, [3] * 3, [0] * 3, [0] * 3)
     machine = Machine("duplex", 1, 1, link_bytes_per_us=1, link="duplex")
-    plan = Naive().plan(trace, trace_minimum_bytes(trace, BYTES), machine)
+    plan = Naive().plan(Question(trace, trace_minimum_bytes(trace, BYTES), machine))
     assert busiest_stream_us(plan.schedule, trace, machine) == 13 * 8
     assert least_us(plan.schedule, trace, machine) == 13 * 8 + 15 < plan.makespan_us
 
@@ -114,7 +114,7 @@ def test_lists_that_cannot_be_the_fastest_are_not_simulated(monkeypatch):
     """Naive swapping keeps this link busy for longer than the step without it takes."""
     trace = oc.chain([8] * 7, [8] * 7, [2] * 6, [3] * 6, [0] * 6, [0] * 6)
     machine = Machine("slow link", 1, 1, link_bytes_per_us=1)
-    plans = [planner.plan(trace, 1000, machine) for planner in (Naive(), KeepAll())]
+    plans = [planner.plan(Question(trace, 1000, machine)) for planner in (Naive(), KeepAll())]
     simulated = []
 
     def counted(schedule, *others):

@@ -32,6 +32,7 @@ from ooctrain.course.rubric import RUBRIC, Measure, Replay, points_for, read_rub
 from ooctrain.course.submitted import Introduced, introduced
 from ooctrain.errors import ConfigError
 from ooctrain.sched.planners.registry import get_planner
+from ooctrain.sched.planning.question import Question
 
 TEST_FILE = """
 def test_it_has_a_name(planner):
@@ -280,7 +281,7 @@ TWISTED = {
 def test_a_plan_is_taken_apart_before_it_is_believed(twist):
     step, where = measuring.step_of(MEASURE), oc.machine("v100-pcie")
     plan = get_planner("lru").plan(
-        step, measuring.budget_bytes_of(MEASURE), where, granule=measuring.granule_of(MEASURE)
+        Question(step, measuring.budget_bytes_of(MEASURE), where, granule=measuring.granule_of(MEASURE))
     )
     data = json.loads(json.dumps(plan.to_json()))
     part, wrong = TWISTED[twist]
@@ -303,8 +304,8 @@ def test_a_test_in_a_class_counts_too(tmp_path):
 def test_a_slower_planner_is_measured_against_par():
     found = measured(MEASURE, "naive", 60)
     plan = get_planner("naive").plan(
-        measuring.step_of(MEASURE), measuring.budget_bytes_of(MEASURE), oc.machine("v100-pcie"),
-        granule=measuring.granule_of(MEASURE),
+        Question(measuring.step_of(MEASURE), measuring.budget_bytes_of(MEASURE), oc.machine("v100-pcie"),
+        granule=measuring.granule_of(MEASURE))
     )  # fmt: skip
     assert found.needed == plan.makespan_us > found.par == par_us(MEASURE)
     assert par_us(MEASURE, "bound") <= par_us(MEASURE)

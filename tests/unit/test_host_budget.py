@@ -40,7 +40,7 @@ MACHINE = Machine("plain", 1, 1, 1.0, link="duplex", latency_us=0.0, call_overhe
 def plan_within(planner, trace, device_bytes, host_bytes):
     """A plan that the verifier finds within both budgets; None where there is none."""
     try:
-        plan = planner.plan(trace, device_bytes, MACHINE, host_budget_bytes=host_bytes)
+        plan = planner.plan(Question(trace, device_bytes, MACHINE, host_budget_bytes=host_bytes))
     except Infeasible:
         return None
     verify(plan, trace, device_bytes, MACHINE, host_budget_bytes=host_bytes)
@@ -274,7 +274,7 @@ def a_little_host_memory_is_no_loss(machine):
     )
     planner, where, device = Combined(evaluations=300), oc.machine(machine), "10%"
     alone, beside = (
-        planner.plan(trace, resolve_budget(trace, device), where, host_budget_bytes=host)
+        planner.plan(Question(trace, resolve_budget(trace, device), where, host_budget_bytes=host))
         for host in (input_bytes(trace), input_bytes(trace) + 4096)
     )
     assert beside.makespan_us <= alone.makespan_us
@@ -284,6 +284,6 @@ def test_naive_says_that_the_device_lacks_where_both_do():
     """It named the host alone, and `auto` took it to have enough of the device."""
     trace = random_trace(random.Random(3), calls=6, max_bytes=24, duration_ns=20_000)
     with pytest.raises(Infeasible) as refused:
-        Naive().plan(trace, 0, MACHINE, host_budget_bytes=0)
+        Naive().plan(Question(trace, 0, MACHINE, host_budget_bytes=0))
     least = refused.value.minimum_bytes
-    assert least == Naive().plan(trace, 1 << 40, MACHINE).peak_bytes
+    assert least == Naive().plan(Question(trace, 1 << 40, MACHINE)).peak_bytes

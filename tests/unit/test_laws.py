@@ -121,8 +121,8 @@ class ForgetsACopy:
 
     name = "forgets-a-copy"
 
-    def plan(self, trace, budget_bytes, machine, **rest):
-        plan = get_planner("naive").plan(trace, budget_bytes, machine, **rest)
+    def plan(self, question):
+        plan = get_planner("naive").plan(question)
         listed = list(plan.schedule.instructions)
         copies = [k for k, one in enumerate(listed) if isinstance(one, SwapIn)]
         del listed[copies[0] : copies[0] + 1]

@@ -19,6 +19,7 @@ from ooctrain.sched.budget import trace_peak_bytes
 from ooctrain.sched.planners.combined import Combined
 from ooctrain.sched.planners.dtr import Dtr
 from ooctrain.sched.planners.naive import Naive
+from ooctrain.sched.planning.question import Question
 from ooctrain.units import MIB
 
 HOW = Settings(machine="cpu-generic", threads=1, evaluations=100)
@@ -121,9 +122,9 @@ def test_the_first_who_has_a_plan_gives_it():
     host = sum(v.value_bytes for v in trace.variables if v.kind == "input")
     peak = trace_peak_bytes(trace)
     first = division.FirstFound(Naive(), Dtr())
-    assert first.plan(trace, peak // 2, machine).notes["chosen"] == "naive"
-    again = first.plan(trace, peak // 2, machine, host_budget_bytes=host)
+    assert first.plan(Question(trace, peak // 2, machine)).notes["chosen"] == "naive"
+    again = first.plan(Question(trace, peak // 2, machine, host_budget_bytes=host))
     assert again.notes["chosen"] == "dtr"
     assert keeps_bits(again.rewrites)
     with pytest.raises(Infeasible):
-        first.plan(trace, 1, machine, host_budget_bytes=host)
+        first.plan(Question(trace, 1, machine, host_budget_bytes=host))

@@ -167,8 +167,8 @@ class OwnWeighing:
         self.step_us = step_us
         return self
 
-    def plan(self, trace, budget_bytes, machine, **options):
-        plan = Belady().plan(trace, budget_bytes, machine, **options)
+    def plan(self, question):
+        plan = Belady().plan(question)
         if self.step_us:
             self.weighed_us.append(self.step_us(plan) - plan.makespan_us)
         return plan

@@ -15,6 +15,7 @@ from ooctrain.sched.planners import belady
 from ooctrain.sched.planners.belady import Belady
 from ooctrain.sched.planners.window import SlidingWindow
 from ooctrain.sched.planning.planner import HOST_TOO_SMALL
+from ooctrain.sched.planning.question import Question
 from ooctrain.sched.planning.residency import alive_bytes
 from ooctrain.units import BYTES, Granule
 
@@ -41,7 +42,7 @@ def answers(trace, planner, granule) -> list[tuple]:
             budgets = int(least + device * (most - least)), int(inputs + host * most)
             try:
                 plan = planner.plan(
-                    trace, budgets[0], machine, granule=granule, host_budget_bytes=budgets[1]
+                    Question(trace, budgets[0], machine, granule=granule, host_budget_bytes=budgets[1])
                 )
                 found.append((*budgets, plan.schedule, plan.host_peak_bytes))
             except Infeasible as refusal:

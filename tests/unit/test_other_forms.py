@@ -6,6 +6,8 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from ooctrain.sched.planners.checkmate_with_companions import checkmate
+from ooctrain.sched.planning.forms import ByPromise
 from support.quick import quick
 
 import ooctrain as oc
@@ -21,10 +23,8 @@ from ooctrain.sched.planners import auto as auto_module
 from ooctrain.sched.planners import poll
 from ooctrain.sched.planners.auto import Auto
 from ooctrain.sched.planners.belady import Belady
-from ooctrain.sched.planners.checkmate_with_companions import checkmate
 from ooctrain.sched.planners.combined import Combined
 from ooctrain.sched.planners.registry import get_planner
-from ooctrain.sched.planning.forms import ByPromise
 from ooctrain.sched.planning.planner import call_need_bytes, infeasible
 from ooctrain.sched.planning.question import Question
 from ooctrain.sched.schedule import BYTES
@@ -79,9 +79,9 @@ class Offered:
         self.steps = steps
         return self
 
-    def plan(self, trace, budget_bytes, machine, **options):
+    def plan(self, question):
         ((name, narrow),) = self.steps.items()
-        plan = Belady().plan(narrow, budget_bytes, machine, **options)
+        plan = Belady().plan(narrow, question.budget_bytes, question.machine, **options)
         return oc.Plan(narrow, (name,), plan.schedule, plan.makespan_us, plan.peak_bytes,
                        plan.host_peak_bytes)  # fmt: skip
 
@@ -110,7 +110,7 @@ def test_it_trains_within_less_than_the_widest_call(residual, tight, planner, ev
     """To the bits of training without a budget."""
     model, trace = residual
     with pytest.raises(Infeasible):
-        get_planner(planner).plan(rewritten(trace, DEFAULT_REWRITES).trace, tight, MACHINE)
+        get_planner(planner).plan(Question(rewritten(trace, DEFAULT_REWRITES).trace, tight, MACHINE))
     asked = {"machine": MACHINE, "allocator": "best-fit", "evaluations": evaluations}
     plan = oc.plan(trace, tight, planner, **asked)
     assert plan.rewrites[-1].startswith("narrow:")
@@ -152,7 +152,7 @@ def test_what_is_offered_makes_no_plan_slower(residual, tight, share):
     budget = int(share * tight)
     fused, offered = forms(residual[1], budget)
     alone, best = (
-        auto.plan(fused, budget, MACHINE, granule=WHOLE)
+        auto.plan(Question(fused, budget, MACHINE, granule=WHOLE))
         for auto in (Auto(), Auto().offered(offered))
     )
     assert best.makespan_us < alone.makespan_us
@@ -180,10 +180,10 @@ def test_with_a_number_of_evaluations_the_form_that_promises_most_is_searched(
         name: Combined().promise(Question(step, budget, MACHINE, WHOLE))
         for name, step in {"": fused, **offered}.items()
     }
-    Auto(evaluations=1000).offered(offered).plan(fused, budget, MACHINE, granule=WHOLE)
+    Auto(evaluations=1000).offered(offered).plan(Question(fused, budget, MACHINE, granule=WHOLE))
     assert asked == [{"": fused, **offered}[min(promises, key=lambda name: promises[name])]]
     asked.clear()
-    Auto().offered(offered).plan(fused, budget, MACHINE, granule=WHOLE)
+    Auto().offered(offered).plan(Question(fused, budget, MACHINE, granule=WHOLE))
     assert asked == [fused, *offered.values()]
 
 
@@ -203,8 +203,8 @@ def test_an_offered_form_makes_no_plan_of_combined_slower(residual, evaluations)
     for share in SHARES:
         budget = budget_of(forms(residual[1], 1)[0], share)
         fused, offered = forms(residual[1], budget)
-        alone = combined.plan(fused, budget, MACHINE)
-        found = combined.offered(offered).plan(fused, budget, MACHINE)
+        alone = combined.plan(Question(fused, budget, MACHINE))
+        found = combined.offered(offered).plan(Question(fused, budget, MACHINE))
         taken.add(found.rewrites)
         if found.rewrites:
             assert (*found.rewrites,) == (*offered,)
@@ -236,12 +236,13 @@ class Promising:
     def promise(self, question):
         return 1000 * self.knows[question.trace.fingerprint][0]
 
-    def plan(self, trace, budget_bytes, machine, **options):
+    def plan(self, question):
+        trace, budget_bytes = question.trace, question.budget_bytes
         self.planned.append(trace.fingerprint)
         found_us = self.knows[trace.fingerprint][1]
         if found_us is None:
             raise infeasible(self.name, budget_bytes, budget_bytes + 1, "")
-        plan = Belady().plan(trace, trace_peak_bytes(trace, BYTES), machine)
+        plan = Belady().plan(trace, trace_peak_bytes(trace, BYTES), question.machine)
         return oc.Plan(trace, (), plan.schedule, found_us, 1, 1)
 
 
@@ -265,7 +266,7 @@ def test_the_form_that_promises_clearly_more_is_searched(
     fused, offered = forms(residual[1], budget)
     names = {fused.fingerprint: "as it is"} | {f.fingerprint: "narrow" for f in offered.values()}
     planner = Promising({f: as_it_is if n == "as it is" else narrow for f, n in names.items()})
-    plan = ByPromise(planner, offered, short).plan(fused, budget, MACHINE)
+    plan = ByPromise(planner, offered, short).plan(Question(fused, budget, MACHINE))
     assert [names[planned] for planned in planner.planned] == searched
     assert plan.makespan_us == best_us
     assert plan.rewrites == (() if names[plan.trace.fingerprint] == "as it is" else (*offered,))
@@ -280,7 +281,7 @@ def test_the_longest_step_that_is_planned_as_it_is_too_may_have_as_many_calls_as
         {form.fingerprint: (97, 91) for form in offered.values()} | {fused.fingerprint: (100, 90)}
     )
     short = len(fused.calls) - beyond
-    ByPromise(planner, offered, short).plan(fused, 5 * tight // 4, MACHINE)
+    ByPromise(planner, offered, short).plan(Question(fused, 5 * tight // 4, MACHINE))
     assert len(planner.planned) == searched
 
 
@@ -288,9 +289,9 @@ def test_a_refusal_names_the_least_of_all_forms(residual, tight):
     fused, offered = forms(residual[1], tight)
     (narrow,) = offered.values()
     with pytest.raises(Infeasible) as refused:
-        Combined().offered(offered).plan(fused, 1000, MACHINE)
+        Combined().offered(offered).plan(Question(fused, 1000, MACHINE))
     with pytest.raises(Infeasible) as alone:
-        Combined().plan(narrow, 1000, MACHINE)
+        Combined().plan(Question(narrow, 1000, MACHINE))
     assert refused.value.minimum_bytes == alone.value.minimum_bytes
 
 

@@ -28,7 +28,8 @@ from ooctrain.sched.budget import (
     with_region,
 )
 from ooctrain.sched.planners.registry import as_planner
-from ooctrain.sched.planning.question import Question, plan_excluding
+from ooctrain.sched.planning.planner import plan_excluding
+from ooctrain.sched.planning.question import Question
 from ooctrain.sched.schedule import Free, Run, Schedule
 from ooctrain.sched.simulate import simulate
 from ooctrain.sched.verify import verify

@@ -153,7 +153,7 @@ class OfThreeArguments:
 
     name = "three"
 
-    def plan(self, trace, budget_bytes, machine):
+    def plan(self, question):
         return None
 
 
@@ -165,8 +165,8 @@ class Changed:
     def __init__(self, **fields):
         self.fields = fields
 
-    def plan(self, trace, budget_bytes, machine, **options):
-        plan = get_planner("naive").plan(trace, budget_bytes, machine, **options)
+    def plan(self, question):
+        plan = get_planner("naive").plan(question)
         if "instructions" in self.fields:
             return replace(plan, schedule=replace(plan.schedule, **self.fields))
         return replace(plan, **self.fields)
@@ -180,7 +180,7 @@ class RefusesWith:
     def __init__(self, least):
         self.least = least
 
-    def plan(self, trace, budget_bytes, machine, **options):
+    def plan(self, question):
         raise Infeasible("no", minimum_bytes=self.least)
 
 

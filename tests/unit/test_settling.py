@@ -17,6 +17,7 @@ from ooctrain.execution.prepare import prepare
 from ooctrain.execution.settings import Settings
 from ooctrain.rewrite import apply_rewrites
 from ooctrain.sched.planners.registry import get_planner
+from ooctrain.sched.planning.question import Question
 
 WIDTHS = (48, 29, 37, 35, 21, 37, 39)  # found by a search: best fit settles nowhere
 LEDGER_BYTES = 79360
@@ -28,8 +29,8 @@ class OfOneLimit:
 
     name = "of-one-limit"
 
-    def plan(self, trace, budget_bytes, machine, **asked):
-        return get_planner("belady").plan(trace, LEDGER_BYTES, machine, **asked)
+    def plan(self, question):
+        return get_planner("belady").plan(question.trace, LEDGER_BYTES, question.machine, **asked)
 
 
 def wandering():
@@ -46,7 +47,7 @@ def reserved(steps, monkeypatch):
     step = apply_rewrites(oc.trace(wandering(), (8, 3, 4, 4), threads=1), ("fuse", "share_storage"))
     choice = choose_allocator("best-fit", 1 << 30)
     asked = {"granule": choice.granule}
-    plan = OfOneLimit().plan(step, LEDGER_BYTES, oc.machine("v100-pcie"), **asked)
+    plan = OfOneLimit().plan(Question(step, LEDGER_BYTES, oc.machine("v100-pcie"), **asked))
     found = reserved_peak(plan.schedule, plan.trace, choice)
     monkeypatch.undo()
     return found
@@ -91,9 +92,9 @@ class Asked:
     def __init__(self):
         self.budgets = []
 
-    def plan(self, trace, budget_bytes, machine, **asked):
-        self.budgets.append(budget_bytes)
-        return get_planner("belady").plan(trace, budget_bytes, machine, **asked)
+    def plan(self, question):
+        self.budgets.append(question.budget_bytes)
+        return get_planner("belady").plan(question)
 
 
 @pytest.mark.parametrize("above", [0, 1024, 4096])

@@ -24,7 +24,7 @@ from ooctrain.sched.planning.fastest import Candidate, fastest_list
 from ooctrain.sched.planning.list_writer import ListWriter, writer_with_resident_parameters
 from ooctrain.sched.planning.planner import infeasible, turning_point
 from ooctrain.sched.planning.question import Question
-from ooctrain.sched.schedule import BYTES, Granule, Plan
+from ooctrain.sched.schedule import Granule, Plan
 from ooctrain.step.machine import Machine, call_durations_ns
 from ooctrain.step.trace import Trace
 
@@ -70,21 +70,19 @@ class Hmms:
         if self.ratio is not None:
             check_ratio(self.name, self.ratio)
 
-    def plan(
-        self, trace: Trace, budget_bytes: int, machine: Machine, *, granule: Granule = BYTES,
-        host_budget_bytes: int | None = None, seed: int = 0, time_limit_s: float | None = None,
-    ) -> Plan:  # fmt: skip
+    def plan(self, question: Question) -> Plan:
         """See `Planner`. The minimum is the lowest peak of the ratios that are tried."""
+        trace, budget_bytes = question.trace, question.budget_bytes
         offloadable = list(offloadable_storages(trace))
         lists, peaks = [], []
         for ratio in _ratios(self.ratio):
-            writer = _write(trace, list(take(offloadable, ratio)), machine, granule)
+            taken = list(take(offloadable, ratio))
+            writer = _write(trace, taken, question.machine, question.granule)
             peaks.append((writer.peak_bytes, writer.peak_call))
             if writer.peak_bytes <= budget_bytes:
                 lists.append(Candidate(writer.finish(), {"ratio": ratio}))
         if not lists:
             raise infeasible(self.name, budget_bytes, *min(peaks))
-        question = Question(trace, budget_bytes, machine, granule, host_budget_bytes)
         return fastest_list(self.name, question, lists)
 
 

@@ -21,8 +21,7 @@ from ooctrain.sched.planners.auto import Auto
 from ooctrain.sched.planners.belady import Belady
 from ooctrain.sched.planners.bn_recompute import BnRecompute
 from ooctrain.sched.planners.capuchin import Capuchin
-from ooctrain.sched.planners.checkmate import CheckmateLp
-from ooctrain.sched.planners.checkmate_with_companions import checkmate
+from ooctrain.sched.planners.checkmate import Checkmate, CheckmateLp
 from ooctrain.sched.planners.chen import ChenSqrt
 from ooctrain.sched.planners.combined import Combined
 from ooctrain.sched.planners.dtr import Dtr
@@ -51,7 +50,7 @@ PLANNERS: Factories = MappingProxyType(
         "belady": Belady,
         "bn-recompute": BnRecompute,
         "capuchin": Capuchin,
-        "checkmate": checkmate,
+        "checkmate": Checkmate,
         "checkmate-lp": CheckmateLp,
         "chen-sqrt": ChenSqrt,
         "combined": Combined,
@@ -114,15 +113,15 @@ def as_planner(planner: str | Planner | type, known: Factories = PLANNERS) -> Pl
 
 
 def _check_call(planner: Planner) -> None:
-    """Raises ConfigError where `plan` does not take the arguments of every planner."""
-    asked = ("granule", "host_budget_bytes", "seed", "time_limit_s")
+    """Raises ConfigError where `plan` does not take one question."""
     try:
-        inspect.signature(planner.plan).bind(None, 0, None, **dict.fromkeys(asked))
+        inspect.signature(planner.plan).bind(None)
     except TypeError as error:
         raise ConfigError(
             f"{type(planner).__name__}.plan cannot be asked for a plan: {error}", code="OOC-108",
-            fix="def plan(self, trace, budget_bytes, machine, *, granule, host_budget_bytes=None, "
-            "seed=0, time_limit_s=None)",
+            fix="def plan(self, question): trace, budget_bytes, machine, granule, "
+            "host_budget_bytes, seed are attributes of the question; docs/howto/planner.md has an "
+            "adapter for planners that take them one by one",
         ) from error  # fmt: skip
 
 
