@@ -32,11 +32,12 @@ from ooctrain.sched.planners.dynprog import (
     solve,
 )
 from ooctrain.sched.planners.greedy import shortest_prefix
-from ooctrain.sched.planners.hmms import Offloadable, ends_of_offload, starts_of_prefetch, take
+from ooctrain.sched.planners.hmms import ends_of_offload, starts_of_prefetch
 from ooctrain.sched.planners.lms import LevelGraph, Lms, Trip, peak, search
 from ooctrain.sched.planners.registry import get_planner
 from ooctrain.sched.planners.vdnn import candidates
 from ooctrain.sched.planning.chain_view import chain_view
+from ooctrain.sched.planning.offloadable import Offloadable, take
 from ooctrain.sched.planning.planner import make_plan
 from ooctrain.sched.planning.question import Question
 from ooctrain.sched.planning.swap import check_budget, swap_gaps
