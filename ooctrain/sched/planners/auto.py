@@ -1,12 +1,12 @@
 """auto: in-core where it fits, else the best of the quick planners, else a search.
 
 Planning costs milliseconds and a step costs seconds, so `auto` runs several planners, by the tables
-`QUICK` and `THOROUGH`, and returns the plan of the least cost. A plan is *near* while it takes at
-most `NEAR` times what no list beats; with no plan, nothing is near. Each row of a table says when
-its planners run, and why. Planners that move parts of variables plan in whole chunks, so that the
-plan can be executed with the default allocator; one to the byte, which cannot always be, is taken
-only if it is faster by more than `NEAR`. Read next: `portfolio.py`, which runs them; `registry.py`;
-docs/planners.md for what each row gains.
+`IN_CORE`, `QUICK` and `THOROUGH`, and returns the plan of the least cost. A plan is *near* while it
+takes at most `NEAR` times what no list beats; with no plan, nothing is near. Each row of a table
+says why its planners run, and when. Planners that move parts of variables plan in whole chunks, so
+that the plan can be executed with the default allocator; one to the byte, which cannot always be,
+is taken only if it is faster by more than `NEAR`. Read next: `portfolio.py`, which runs them;
+`registry.py`; docs/planners.md for what each row gains.
 """
 
 from __future__ import annotations
@@ -110,10 +110,13 @@ class Auto:
             question = replace(question, effort=effort)
         portfolio = Portfolio(question)
         race = Race(portfolio, self._others)
-        portfolio.deadline = question.effort.deadline.keeping(SEARCH_SHARE)
-        race.run(QUICK)
-        portfolio.deadline = question.effort.deadline
-        race.run(THOROUGH)
+        if race.fits:
+            race.run(IN_CORE)
+        else:
+            portfolio.deadline = question.effort.deadline.keeping(SEARCH_SHARE)
+            race.run(QUICK)
+            portfolio.deadline = question.effort.deadline
+            race.run(THOROUGH)
         found = portfolio.outcome(self.name)
         return replace(found, notes={**found.notes, "chosen": portfolio.chosen})
 
@@ -137,7 +140,7 @@ class Race:
         """Runs the entries of the stages whose conditions hold."""
         for stage in stages:
             for entry in stage.entries(self) if stage.when(self) else ():
-                if stage.until_near and self.is_near:
+                if stage.until_near and self.near:
                     break
                 self.portfolio.run(entry)
 
@@ -149,16 +152,24 @@ class Race:
         return NEAR * bound.makespan_us
 
     @property
-    def is_near(self) -> bool:
-        """Whether the best plan is."""
+    def found(self) -> bool:
+        """Whether there is a plan."""
+        return self.portfolio.best is not None
+
+    @property
+    def near(self) -> bool:
+        """Whether the best plan is near the bound."""
         return self.portfolio.best_us <= self.near_us
 
     @property
-    def is_far(self) -> bool:
-        """Whether the best plan, if there is one, is so far from the bound that a rewritten step
-        is worth its planning.
-        """
-        return self.portfolio.best_us > FAR / NEAR * self.near_us and not self.portfolio.is_over()
+    def worth_more(self) -> bool:
+        """Whether it is not, and there is time."""
+        return not self.near and not self.portfolio.is_over()
+
+    @property
+    def far(self) -> bool:
+        """Whether it is so far away that a rewritten step is worth its planning."""
+        return self.portfolio.best_us > FAR / NEAR * self.near_us
 
     @cached_property
     def chunks(self) -> Question | None:
@@ -198,51 +209,19 @@ class Race:
 
 
 class Stage(NamedTuple):
-    """A row of the table.
+    """A row of a table.
 
     Args:
-        when: looked at before the first of its planners.
+        why: what its planners gain there.
         entries: what runs, in this order.
-        why: what the planners gain there.
+        when: condition, looked at before the first of them.
         until_near: whether the rest is left out once a plan is near.
     """
 
-    when: Callable[[Race], bool]
-    entries: Callable[[Race], Iterable[Entry]]
     why: str
+    entries: Callable[[Race], Iterable[Entry]]
+    when: Callable[[Race], bool] = lambda race: True
     until_near: bool = False
-
-
-def _fits(race: Race) -> bool:
-    return race.fits
-
-
-def _does_not_fit(race: Race) -> bool:
-    return not race.fits
-
-
-def _not_near(race: Race) -> bool:
-    return not race.fits and not race.is_near
-
-
-def _near_and_not_long(race: Race) -> bool:
-    return not race.fits and race.is_near and race.calls <= MOST_CALLS_QUICK
-
-
-def _found(race: Race) -> bool:
-    return not race.fits and race.portfolio.best is not None
-
-
-def _not_near_yet(race: Race) -> bool:
-    return _not_near(race) and not race.portfolio.is_over()
-
-
-def _nothing_yet(race: Race) -> bool:
-    return not race.fits and race.portfolio.best is None
-
-
-def _far_and_not_rewritten(race: Race) -> bool:
-    return not race.fits and not race.rewriting and race.is_far
 
 
 def _run(*planners: Planner) -> Callable[[Race], Iterator[Entry]]:
@@ -312,37 +291,56 @@ def _rewriting_all_the_same(race: Race) -> Iterator[Entry]:
     return (Entry(planner, gain=NEAR) for planner in race.others(None))
 
 
-#: What `auto` is, after `keep-all`. Measured: docs/planners.md; for windows over ResNet-18,
-#: ResNet-50 and VGG-11, two links and five budgets. A share of the time is left to `THOROUGH`.
-QUICK: tuple[Stage, ...] = (
+#: What `auto` is, after `keep-all`: where the step fits; where it does not, what is quick, which
+#: leaves a share of the time; and the rest. Measured: docs/planners.md; for windows over ResNet-18,
+#: ResNet-50 and VGG-11, two links and five budgets.
+IN_CORE: tuple[Stage, ...] = (
     Stage(
-        _fits, _inputs_earlier,
-        "what is dropped or moved leaves room for inputs, which then come in while calls run",
-        until_near=True,
+        "what moves or is dropped leaves room for inputs, which then come in while calls run",
+        _inputs_earlier, until_near=True,
     ),
-    Stage(_does_not_fit, _run(SlidingWindow()), "gains most, and time may run out"),
-    Stage(_not_near, _run(Dtr(), SuperNeurons()), "compute again, and need less host memory"),
-    Stage(_does_not_fit, _run(Belady()), "moves the fewest bytes"),
-    Stage(_near_and_not_long, _run(Dtr(), Prefix()), "take less than a second, and gain up to 3 %"),
-    Stage(_found, _rewriting, "bands, where what no list beats is longer than the calls"),
+)  # fmt: skip
+QUICK: tuple[Stage, ...] = (
+    Stage("gains most, and time may run out", _run(SlidingWindow())),
+    Stage(
+        "compute again, and need less host memory", _run(Dtr(), SuperNeurons()),
+        when=lambda race: not race.near,
+    ),
+    Stage("moves the fewest bytes", _run(Belady())),
+    Stage(
+        "take less than a second, and gain up to 3 %", _run(Dtr(), Prefix()),
+        when=lambda race: race.near and race.calls <= MOST_CALLS_QUICK,
+    ),
+    Stage(
+        "bands, where what no list beats is longer than the calls", _rewriting,
+        when=lambda race: race.found,
+    ),
 )  # fmt: skip
 THOROUGH: tuple[Stage, ...] = (
     Stage(
-        _not_near, _searches, "offloading and recomputation together, over the step's forms",
-        until_near=True,
+        "offloading and recomputation together, over the step's forms", _searches,
+        when=lambda race: not race.near, until_near=True,
     ),
     Stage(
-        _does_not_fit,
+        "the default window loses up to 10 % to the best of twelve; with these three, nothing",
         _run(
             SlidingWindow(size=2, persistent="device"), SlidingWindow(size=1, persistent="host"),
             SlidingWindow(size=0.75, persistent="host"), Naive(),
         ),
-        "the default window loses up to 10 % to the best of twelve; with these three, nothing",
     ),
-    Stage(_not_near_yet, _in_bytes, "lists without copies; what chunks waste", until_near=True),
-    Stage(_not_near_yet, _rest, "win on some networks, or on short steps alone", until_near=True),
-    Stage(_nothing_yet, _other_forms, "another form may be all that fits"),
-    Stage(_far_and_not_rewritten, _rewriting_all_the_same, "bands, where all else is 10 % away"),
+    Stage(
+        "lists without copies; what chunks waste", _in_bytes,
+        when=lambda race: race.worth_more, until_near=True,
+    ),
+    Stage(
+        "win on some networks, or on short steps alone", _rest,
+        when=lambda race: race.worth_more, until_near=True,
+    ),
+    Stage("another form may be all that fits", _other_forms, when=lambda race: not race.found),
+    Stage(
+        "bands, where all else is 10 % away", _rewriting_all_the_same,
+        when=lambda race: not race.rewriting and race.far,
+    ),
 )  # fmt: skip
 
 

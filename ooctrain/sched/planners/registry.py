@@ -118,7 +118,7 @@ def _check_call(planner: Planner) -> None:
         inspect.signature(planner.plan).bind(None)
     except TypeError as error:
         raise ConfigError(
-            f"{type(planner).__name__}.plan cannot be asked for a plan: {error}", code="OOC-108",
+            f"{type(planner).__name__}.plan does not take one question: {error}", code="OOC-108",
             fix="def plan(self, question): trace, budget_bytes, machine, granule, "
             "host_budget_bytes, seed are attributes of the question; docs/howto/planner.md has an "
             "adapter for planners that take them one by one",
