@@ -25,6 +25,7 @@ from ooctrain.devices.spill import Spill, as_spill
 from ooctrain.distributed.agreement import agree_on_step
 from ooctrain.distributed.ranks import Ranks
 from ooctrain.engine.clip import Clip
+from ooctrain.engine.draws import expect_the_same
 from ooctrain.engine.fingerprint import Place, described
 from ooctrain.engine.incore import named_tensors
 from ooctrain.engine.module import Module
@@ -43,7 +44,6 @@ from ooctrain.execution.seen import (
     StepShape,
     Training,
     changed_places,
-    expect_the_same,
     target_given,
     warn_of_strangers,
 )
@@ -302,7 +302,6 @@ class Trainer:
             target_shape: for a loss of your own; None: it takes class numbers. Others know it.
             target_dtype: its element type; None: float32 if it has the shape of an output.
         """
-        self.model.begin_step(self.steps_done)
         rows = next(iter(input_shape), None)
         target = target_given(self.loss, target_shape, target_dtype, rows)
         self.prepared = self._prepare_once(StepShape(tuple(input_shape), target, True, True))
@@ -439,10 +438,10 @@ class Trainer:
             trained: for an evaluation, the training step whose percentage a budget is if none has
                 been trained yet.
         """
-        if not self._seen.unchanged(self._training()):
-            before = self._seen
-            self._look()
-            self._changed = before.differences(self._seen)
+        self._notice()
+        if step.training and self._seen.begins:
+            self.model.begin_step(self.steps_done)
+            self._notice()
         if self._seen.changes_always:
             return self._make(step, trained)
         if step not in self._seen.ready:
@@ -450,6 +449,14 @@ class Trainer:
             found = self._cache.find(self._seen.key(step)) or self._make(step, trained)
             self._seen.ready[step] = found
         return self._seen.ready[step]
+
+    def _notice(self) -> None:
+        """Looks again if anything has changed since the last look."""
+        if not self._seen.unchanged(self._training()):
+            before = self._seen.places
+            self._look()
+            changed = changed_places(before, self._seen.places)
+            self._changed = ", ".join(sorted({name for _, name in changed if name}))
 
     def _make(self, step: StepShape, trained: StepShape | None) -> PreparedStep:
         if step.training and not self.model.training:
@@ -459,7 +466,7 @@ class Trainer:
                 stacklevel=7,
             )
         looked_at: dict[Any, Any] = {}
-        before, places = self._seen.key(step), self._seen.places()
+        before, places = self._seen.key(step), self._seen.places
         trace = self._trace(step, looked_at)
         self._looked_at |= looked_at
         self._look()  # again: tracing sets modes, and may call modules that were not known
@@ -493,12 +500,12 @@ class Trainer:
             NotRepeatable: the two traces differ.
         """
         kind = step.training, step.with_loss, described((self.model, self.loss))
-        after = self._seen.places()
+        after = self._seen.places
         if kind in self._repeated and not changed_places(before, after):
             return
         again = self._trace(step, {})
         self._look()
-        changed = changed_places(after, self._seen.places())
+        changed = changed_places(after, self._seen.places)
         expect_the_same(trace, again, changed, lambda: self._trace(step, {}))
         self._repeated.add(kind)
         if changed:
