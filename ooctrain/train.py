@@ -10,6 +10,7 @@ Read next: `execution/seen.py`, `execution/prepare.py`, `execution/executor.py`;
 
 from __future__ import annotations
 
+import math
 import warnings
 from collections.abc import Callable, Generator, Hashable, Iterable, Mapping, Sequence, Sized
 from contextlib import closing
@@ -202,7 +203,8 @@ class Trainer:
         result = self._run(prepared, inputs, (variable,), own, variable)
         self._last, self._messages = result, () if self.ranks is None else self.ranks.sent()
         loss, lr = float(result.outputs[variable]), self.optimizer.param_groups[0]["lr"]
-        expect_labels(loss, y, ignored_by(self.loss), self.steps_done + 1)
+        if not math.isfinite(loss):
+            expect_labels(loss, y, ignored_by(self.loss), self.steps_done + 1)
         expect_finite(loss, result.not_finite, self.steps_done + 1, lr, x, y)
         self.optimizer.count(self._seen.updated_by(prepared).values())
         return loss

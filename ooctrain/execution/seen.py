@@ -144,23 +144,6 @@ class Seen:
         """What the steps depend on besides settings, modes, and what modules have registered."""
         return self._content.places()
 
-    @cached_property
-    def _value(self) -> tuple[Hashable, ...]:
-        """All that every step depends on, by value."""
-        now, (settings, trained, _) = self.training, self._then
-        modules = [
-            (part.training, part._parameters, part._buffers, part._modules)
-            for part in self._content.modules
-        ]
-        groups = self._held[:-1]
-        return (
-            described((now.loss, now.conv_algorithm, now.allow_tf32)),
-            described((now.accumulate, now.clip, now.shared)),
-            settings,
-            described((modules, groups, trained)),
-            frozenset(self.places.items()),
-        )
-
     def key(self, step: StepShape) -> tuple[Hashable, ...]:
         """All that a step depends on, by value: the settings, the step, under a memory budget the
         bytes of all that persists, the rest. Learning rates are not in it: they are step scalars.
@@ -168,7 +151,19 @@ class Seen:
         now, persisting = self.training, 0
         if now.settings.memory is not None:
             persisting = values_bytes(named_tensors(now.model, now.optimizer).values())
-        return described(now.settings), step, persisting, *self._value
+        registered = [
+            (part.training, part._parameters, part._buffers, part._modules)
+            for part in self._content.modules
+        ]
+        groups = [group["params"] for group in now.optimizer.param_groups]
+        return (
+            described(now.settings), step, persisting,
+            described((now.loss, now.conv_algorithm, now.allow_tf32)),
+            described((now.accumulate, now.clip, now.shared)),
+            now.optimizer.settings(),
+            described((registered, groups, list(map(_trained, self._parameters)))),
+            frozenset(self.places.items()),
+        )  # fmt: skip
 
     def updated_by(self, step: PreparedStep) -> Mapping[int, Tensor]:
         """{call that updates a parameter: the parameter} of a step that is ready."""
