@@ -581,7 +581,8 @@ def test_draws_of_other_threads_are_nobodys_business():
     thread = threading.Thread(target=augment)
     thread.start()
     try:
-        with trainer(net(lambda self: 1.0)) as t:
+        # It sleeps, so that the thread surely draws meanwhile.
+        with trainer(net(lambda self: time.sleep(0.01) or 1.0)) as t:
             assert len(t.fit([batch(rows) for rows in (2, 3, 4)])) == 3
     finally:
         ended.set()

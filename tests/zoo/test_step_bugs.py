@@ -159,8 +159,8 @@ LAWS: dict[str, Callable[..., None]] = {
     "soft labels": law_of_soft_labels, "pickles": law_of_pickles,
     "unequal parts": law_of_unequal_parts,
     "seen": law_of_what_is_seen, "values": law_of_values, "counts": law_of_counts,
-    "bad losses": law_of_bad_losses, "whole batch": law_of_the_whole_batch, "evaluation": law_of_evaluation,
-    "schedules": law_of_schedules,
+    "bad losses": law_of_bad_losses, "whole batch": law_of_the_whole_batch,
+    "evaluation": law_of_evaluation, "schedules": law_of_schedules,
 }  # fmt: skip
 
 
