@@ -153,7 +153,7 @@ class Trainer:
         self._looked_at: dict[Any, Any] = {}
         self._apart: frozenset[Place] = frozenset()
         self._repeated: set[Hashable] = set()
-        self._changed = ""  # what the last look has found changed
+        self._changed = ""  # between the last two looks, by name
         self._made: tuple[StepShape | None, int, int] = None, 0, 0  # at which step, how many
         #: what the next step does at its end, such as its schedule's; no interrupt parts them
         self._then: Callable[[float], object] | None = None
@@ -440,27 +440,26 @@ class Trainer:
             trained: for an evaluation, the training step whose percentage a budget is if none has
                 been trained yet.
         """
+        before = self._seen
         self._notice()
         if step.training and self._seen.begins:
             self.model.begin_step(self.steps_done)
             self._notice()
         if self._seen.changes_always:
-            return self._make(step, trained)
+            return self._make(step, trained, before)
         if step not in self._seen.ready:
             expect_batch(step.input)
-            found = self._cache.find(self._seen.key(step)) or self._make(step, trained)
+            found = self._cache.find(self._seen.key(step)) or self._make(step, trained, before)
             self._seen.ready[step] = found
         return self._seen.ready[step]
 
     def _notice(self) -> None:
         """Looks again if anything has changed since the last look."""
         if not self._seen.unchanged(self._training()):
-            before = self._seen.places
             self._look()
-            changed = changed_places(before, self._seen.places)
-            self._changed = ", ".join(sorted({name for _, name in changed if name}))
 
-    def _make(self, step: StepShape, trained: StepShape | None) -> PreparedStep:
+    def _make(self, step: StepShape, trained: StepShape | None, last: Seen) -> PreparedStep:
+        """Traces a step, and plans it if need be; `last` is how all was before anything changed."""
         if step.training and not self.model.training:
             warnings.warn(
                 "the model is in evaluation mode, so this step trains it with running statistics "
@@ -469,6 +468,9 @@ class Trainer:
             )
         looked_at: dict[Any, Any] = {}
         before, places = self._seen.key(step), self._seen.places
+        if last is not self._seen:
+            changed = changed_places(last.places, places)
+            self._changed = ", ".join(sorted({name for _, name in changed if name}))
         trace = self._trace(step, looked_at)
         self._looked_at |= looked_at
         self._look()  # again: tracing sets modes, and may call modules that were not known

@@ -81,7 +81,11 @@ def traced_every_step(what: T) -> T:
 
 def is_traced_every_step(model: Module, loss: object) -> bool:
     """Whether the model, a part of it or the loss is marked."""
-    return any(getattr(one, _MARK, False) for one in (*model.modules(), loss))
+    return any(
+        # Not `getattr` of a module, which looks for what else the missing name may mean.
+        vars(part).get(_MARK) or getattr(type(part), _MARK, False)
+        for part in model.modules()
+    ) or getattr(loss, _MARK, False)
 
 
 class Generators:

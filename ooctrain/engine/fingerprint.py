@@ -106,6 +106,8 @@ def flat(value: object, owners: list[object]) -> tuple[Hashable, ...]:
     Args:
         owners: gets the objects in it that have attributes, which are compared by identity.
     """
+    if isinstance(value, _VALUES):
+        return (repr(value),)
     description: list[Hashable] = []
     waiting = [value]
     begun: dict[int, int] = {}  # a list may hold itself
@@ -325,7 +327,8 @@ class Content:
 
     def places(self) -> dict[Place, Hashable]:
         """All descriptions, by place."""
-        return {(Same(cell.owner), cell.name): cell.description for cell in self._cells}
+        owners = {id(cell.owner): Same(cell.owner) for cell in self._cells}
+        return {(owners[id(cell.owner)], cell.name): cell.description for cell in self._cells}
 
     def _walk(self) -> None:
         self._cells: list[Cell] = []

@@ -162,7 +162,7 @@ class Seen:
             described((now.accumulate, now.clip, now.shared)),
             now.optimizer.settings(),
             described((registered, groups, list(map(_trained, self._parameters)))),
-            frozenset(self.places.items()),
+            tuple(self.places.items()),
         )  # fmt: skip
 
     def updated_by(self, step: PreparedStep) -> Mapping[int, Tensor]:
