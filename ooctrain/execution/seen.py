@@ -35,7 +35,7 @@ from ooctrain.optim import Optimizer
 from ooctrain.step.op import Scalars
 
 _NAMED_AT_MOST = 4
-_trained = attrgetter("requires_grad")
+_trained, _begins = attrgetter("requires_grad"), attrgetter("begin_step")
 
 
 class Training(NamedTuple):
@@ -126,8 +126,7 @@ class Seen:
     @property
     def begins(self) -> bool:
         """Whether a part of the model wants to know when a training step begins."""
-        own = (kind.begin_step is not Module.begin_step for kind in self._kinds)
-        return self._begins or any(own)
+        return self._begins or set(map(_begins, self._kinds)) != {Module.begin_step}
 
     def _now(self) -> tuple[Hashable, list[bool], list[list[int]]]:
         """What no module counts, and can be compared at once."""
