@@ -135,7 +135,7 @@ class Seen:
         return optimizer.settings(), list(map(_trained, self._parameters)), held
 
     def unchanged(self, training: Training) -> bool:
-        """Whether a training is this one, and as it was. ResNet-50: 15 us."""
+        """Whether a training is this one, and as it was. ResNet-50: 25 us."""
         return training == self.training and self._now() == self._then and self._content.unchanged()
 
     @cached_property
