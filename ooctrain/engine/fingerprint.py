@@ -269,7 +269,7 @@ def _by_name(owner: object, names: Iterable[str]) -> Iterator[Readable]:
     return ((owner, name, partial(_attribute, owner, name)) for name in names)
 
 
-class Cell(NamedTuple):
+class ReadValue(NamedTuple):
     """One value that a trace may read, as it was found.
 
     Args:
@@ -331,7 +331,7 @@ class Content:
         return {(owners[id(cell.owner)], cell.name): cell.description for cell in self._cells}
 
     def _walk(self) -> None:
-        self._cells: list[Cell] = []
+        self._cells: list[ReadValue] = []
         self.owners: list[object] = []
         self.modules: list[Module] = []
         self._counted: list[dict[str, Any]] = []
@@ -346,7 +346,7 @@ class Content:
             value, found = read(), list[Any]()
             description = flat(value, found)
             loose = _is_loose(description)
-            self._cells.append(Cell(owner, name, read, value, description, loose))
+            self._cells.append(ReadValue(owner, name, read, value, description, loose))
             for one in found:
                 for part in one.modules() if isinstance(one, Module) else (one,):
                     if id(part) not in met:
