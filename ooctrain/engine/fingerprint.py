@@ -365,7 +365,7 @@ class Content:
             if self._is_own(one):
                 yield from self._of_function(one)
         elif isinstance(one, type):
-            lines = *one.__mro__, *type.mro(type(one))  # what it does not have its own class may have
+            lines = *one.__mro__, *type.mro(type(one))  # it has what its own class has, too
             kinds = [kind for kind in lines if self._is_own(kind)]
             names = {name for kind in kinds for name in self._of_class(kind)}
             for kind in kinds:
