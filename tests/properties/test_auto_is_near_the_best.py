@@ -14,6 +14,7 @@ from dataclasses import replace
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from ooctrain.sched.planners.poll import Poll
 from support.directed import always
 from support.tiny_steps import tiny_step
 from zoo.planting import plant
@@ -23,7 +24,6 @@ from ooctrain.errors import ConfigError, Infeasible
 from ooctrain.rewrite import apply_rewrites
 from ooctrain.sched.budget import input_bytes, resolve_budget, trace_minimum_bytes, trace_peak_bytes
 from ooctrain.sched.planners.auto import Auto
-from ooctrain.sched.planners.poll import Poll
 from ooctrain.sched.planners.registry import PLANNERS, get_planner
 from ooctrain.sched.planning.question import Question
 from ooctrain.sched.schedule import BYTES, Granule

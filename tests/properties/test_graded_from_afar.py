@@ -397,7 +397,9 @@ def test_a_planner_from_afar_is_the_planner(planners, seed, granule):
         found = []
         for planner in (direct, remote):
             try:
-                found.append(planner.plan(Question(trace, budget, machine, granule=granule)).to_json())
+                found.append(
+                    planner.plan(Question(trace, budget, machine, granule=granule)).to_json()
+                )
             except Infeasible as refusal:
                 found.append({**vars(refusal), "line": None, "of_driver": None})
         for plan in found:

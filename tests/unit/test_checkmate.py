@@ -199,7 +199,10 @@ def test_a_chain_may_take_less_than_rotor_says():
     """rotor runs a stage as a whole, which takes 560 us at this budget."""
     trace = chain()
     budget = resolve_budget(trace, "25%")
-    assert checkmate(evaluations=20).plan(Question(trace, budget, PLAIN)).notes["objective_us"] == 550.0
+    assert (
+        checkmate(evaluations=20).plan(Question(trace, budget, PLAIN)).notes["objective_us"]
+        == 550.0
+    )
 
 
 def rounded_runs_are_whole():
@@ -266,10 +269,14 @@ def test_it_is_never_above_others_without_host_memory(seed, others):
         inputs = input_bytes(trace)
         for name in others:
             try:
-                theirs = get_planner(name).plan(Question(trace, budget, PLAIN, host_budget_bytes=inputs))
+                theirs = get_planner(name).plan(
+                    Question(trace, budget, PLAIN, host_budget_bytes=inputs)
+                )
             except (Infeasible, ConfigError):
                 continue
-            ours = checkmate(evaluations=60).plan(Question(trace, budget, PLAIN, host_budget_bytes=inputs))
+            ours = checkmate(evaluations=60).plan(
+                Question(trace, budget, PLAIN, host_budget_bytes=inputs)
+            )
             assert ours.makespan_us <= theirs.makespan_us + 1e-6, name
             assert not any(isinstance(i, SwapOut) for i in ours.schedule.instructions)
             compared += 1

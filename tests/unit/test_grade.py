@@ -281,7 +281,9 @@ TWISTED = {
 def test_a_plan_is_taken_apart_before_it_is_believed(twist):
     step, where = measuring.step_of(MEASURE), oc.machine("v100-pcie")
     plan = get_planner("lru").plan(
-        Question(step, measuring.budget_bytes_of(MEASURE), where, granule=measuring.granule_of(MEASURE))
+        Question(
+            step, measuring.budget_bytes_of(MEASURE), where, granule=measuring.granule_of(MEASURE)
+        )
     )
     data = json.loads(json.dumps(plan.to_json()))
     part, wrong = TWISTED[twist]

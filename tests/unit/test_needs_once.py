@@ -42,7 +42,9 @@ def answers(trace, planner, granule) -> list[tuple]:
             budgets = int(least + device * (most - least)), int(inputs + host * most)
             try:
                 plan = planner.plan(
-                    Question(trace, budgets[0], machine, granule=granule, host_budget_bytes=budgets[1])
+                    Question(
+                        trace, budgets[0], machine, granule=granule, host_budget_bytes=budgets[1]
+                    )
                 )
                 found.append((*budgets, plan.schedule, plan.host_peak_bytes))
             except Infeasible as refusal:

@@ -110,7 +110,9 @@ def test_it_trains_within_less_than_the_widest_call(residual, tight, planner, ev
     """To the bits of training without a budget."""
     model, trace = residual
     with pytest.raises(Infeasible):
-        get_planner(planner).plan(Question(rewritten(trace, DEFAULT_REWRITES).trace, tight, MACHINE))
+        get_planner(planner).plan(
+            Question(rewritten(trace, DEFAULT_REWRITES).trace, tight, MACHINE)
+        )
     asked = {"machine": MACHINE, "allocator": "best-fit", "evaluations": evaluations}
     plan = oc.plan(trace, tight, planner, **asked)
     assert plan.rewrites[-1].startswith("narrow:")

@@ -204,7 +204,9 @@ class ClaimsItsOwnEstimate(KeepAll):
 
     def plan(self, question):
         plan = super().plan(question)
-        return replace(plan, makespan_us=sum(call_durations_ns(question.trace, question.machine)) / 1000)
+        return replace(
+            plan, makespan_us=sum(call_durations_ns(question.trace, question.machine)) / 1000
+        )
 
 
 # ------------------------------------------------------------------ the engine
