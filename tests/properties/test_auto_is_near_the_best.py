@@ -97,9 +97,9 @@ def test_nobody_is_faster_where_all_fits(seed):
 @pytest.mark.parametrize(
     ("owner", "name", "piece", "wrong"),
     [
-        (Auto, "_ask_the_rest", "if wasted(poll.question):", "if False:"),
-        (Auto, "_ask_the_rest", "if calls <= SHORT_STEP:", "if False:"),
-        (Poll, "ask_also", "if NEAR * step_us < self.best_us:", "if self.best is None:"),
+        (auto, "_in_bytes", "if wasted(question):", "if False:"),
+        (auto, "_rest", "if race.calls <= SHORT_STEP:", "if False:"),
+        (Portfolio, "run", "if entry.gain * cost_us < self.best_us:", "if self.best is None:"),
     ],
 )
 def test_a_planted_bug_is_found(monkeypatch, owner, name, piece, wrong):
@@ -119,7 +119,7 @@ def test_nobody_is_faster_on_real_networks(network, shape, budget, host):
     machine = oc.machine("cpu-generic")
     question = Question(
         trace, resolve_budget(trace, budget), on_disk(machine) if host == "disk" else machine,
-        host_budget_bytes=input_bytes(trace) if host == "none" else None, evaluations=2000,
+        host_budget_bytes=input_bytes(trace) if host == "none" else None, effort=Effort(2000),
     )  # fmt: skip
     assert not ahead_of_auto(question, [name for name in OTHERS if name not in LONG])
 
@@ -132,7 +132,7 @@ def test_room_on_the_host_makes_no_plan_slower():
     )
     alone = Question(
         trace, resolve_budget(trace, "30%"), oc.machine("cpu-generic"),
-        host_budget_bytes=input_bytes(trace), evaluations=2000,
+        host_budget_bytes=input_bytes(trace), effort=Effort(2000),
     )  # fmt: skip
     beside = replace(alone, host_budget_bytes=None)
     assert step_us("auto", beside) <= MOST * step_us("auto", alone)

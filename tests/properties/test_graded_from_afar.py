@@ -377,8 +377,8 @@ def planners(request, tmp_path_factory):
     planner = get_planner(request.param)
     text = (
         "from ooctrain.sched.planners.registry import get_planner\n\n"
-        f"class Mine:\n    name = {planner.name!r}\n\n    def plan(self, *given, **rest):\n"
-        f"        return get_planner({request.param!r}).plan(*given, **rest)\n"
+        f"class Mine:\n    name = {planner.name!r}\n\n    def plan(self, question):\n"
+        f"        return get_planner({request.param!r}).plan(question)\n"
     )
     folder = tmp_path_factory.mktemp("own")
     with in_one_process("planner", submitted(folder, text)) as interview:
@@ -440,7 +440,7 @@ PLAN_LIES = {
 def test_what_is_no_plan_is_an_error(body, tmp_path):
     text = (
         "from ooctrain.errors import Infeasible\n\nclass Mine:\n    name = 'mine'\n\n"
-        f"    def plan(self, trace, budget, machine, **rest):\n        {body}\n"
+        f"    def plan(self, question):\n        {body}\n"
     )
     rng = random.Random(1)
     trace, machine = random_trace(rng), random_machine(rng)

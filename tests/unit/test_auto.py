@@ -5,14 +5,13 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from ooctrain.sched.planners.poll import CHUNK_BYTES
 from support.quick import quick
 
 import ooctrain as oc
 from ooctrain.rewrite import apply_rewrites
 from ooctrain.sched.budget import trace_peak_bytes
-from ooctrain.sched.planners import auto, poll
-from ooctrain.sched.planners.auto import Auto
+from ooctrain.sched.planners import auto
+from ooctrain.sched.planners.auto import CHUNK_BYTES, Auto
 from ooctrain.sched.planners.belady import Belady
 from ooctrain.sched.planners.dtr import Dtr
 from ooctrain.sched.planning.question import Question
@@ -23,12 +22,6 @@ from ooctrain.units import Granule
 
 MACHINE = Machine("m", 1, 1, link_bytes_per_us=300, link="duplex")
 CHAIN = oc.chain([300 << 10] * 9, [300 << 10] * 9, [400] * 8, [600] * 8, [0] * 8, [0] * 8)
-
-
-def near_is(monkeypatch, factor):
-    """`auto` and its poll take plans for as good that are within this factor of each other."""
-    for module in (auto, poll):
-        monkeypatch.setattr(module, "NEAR", factor)
 
 
 @pytest.fixture
@@ -94,7 +87,7 @@ def test_bands_are_tried_where_no_list_comes_near_what_one_might_reach():
         found = oc.plan(trace, budget, planner=planner, machine=on_disk(quick), evaluations=1000)
         return found.makespan_us
 
-    assert step_us("auto") <= poll.NEAR * step_us("banded")
+    assert step_us("auto") <= auto.NEAR * step_us("banded")
 
 
 def test_in_long_steps_near_is_enough(monkeypatch):

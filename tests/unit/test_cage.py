@@ -49,7 +49,7 @@ def submitted(folder, body, name="own.py"):
     lines = "\n".join(f"        {line}" for line in body.splitlines())
     path.write_text(
         "import os, sys, time\nfrom ooctrain.errors import Infeasible\n\n\nclass Mine:\n"
-        "    name = 'mine'\n\n    def plan(self, trace, budget, machine, **rest):\n"
+        "    name = 'mine'\n\n    def plan(self, question):\n"
         f"{lines}\n        raise Infeasible('no', minimum_bytes=1)\n"
     )
     return f"{path}:Mine"
@@ -101,7 +101,7 @@ def test_what_is_given_holds_no_planner_and_no_allocator(tmp_path):
     text = "\n".join((tmp_path / "ooctrain" / name).read_text() for name in names)
     for planner in (PACKAGE / "sched" / "planners").glob("*.py"):
         assert f"planners/{planner.name}" not in {str(name) for name in names}
-    assert "def plan(\n        self, trace" in text, "the protocol is there"
+    assert "    def plan(self, question: Question)" in text, "the protocol is there"
     assert text.count("    def plan(") == 1, "and nothing that keeps it"
     asking = (tmp_path / "ooctrain" / "course" / "cage" / "serve_law.py").read_text()
     assert asking.count("    def allocate(") == 1, "which asks the arena in the other process"
@@ -160,9 +160,9 @@ def test_an_honest_planner_keeps_the_laws_from_afar(tmp_path):
 def test_harm_to_its_input_is_told_by_its_law(tmp_path):
     path = tmp_path / "own.py"
     harm = (
-        "    def plan(self, trace, *rest, **more):\n"
-        "        object.__setattr__(trace.variables[0], 'name', 'mine')\n"
-        "        return super().plan(trace, *rest, **more)\n"
+        "    def plan(self, question):\n"
+        "        object.__setattr__(question.trace.variables[0], 'name', 'mine')\n"
+        "        return super().plan(question)\n"
     )
     path.write_text(f"{LRU_STUB}{SOLUTION}\n\nclass Mine(Solved):\n{harm}")
     with Interview(f"{path}:Mine", "planner", 60) as interview:

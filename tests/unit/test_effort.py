@@ -8,7 +8,7 @@ import pytest
 from support.quick import quick
 
 import ooctrain as oc
-from ooctrain.sched.planners import auto, poll
+from ooctrain.sched.planners import auto
 from ooctrain.sched.planners.combined import THOROUGH
 from ooctrain.sched.search.choice import Search
 from ooctrain.step.machine import Machine
@@ -22,8 +22,7 @@ WHOLE = oc.Granule(1, ranges=False)
 @pytest.fixture(autouse=True)
 def eager(monkeypatch):
     """`auto` searches, however near to the bound it is."""
-    for module in (auto, poll):
-        monkeypatch.setattr(module, "NEAR", 1.0)
+    monkeypatch.setattr(auto, "NEAR", 1.0)
 
 
 class Clock:

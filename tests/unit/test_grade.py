@@ -80,9 +80,9 @@ MINE = f"""{LRU_STUB}
 class Mine(Solved):
     name = "mine"
 
-    def plan(self, trace, budget_bytes, machine, **rest):
+    def plan(self, question):
         DEED
-        return super().plan(trace, budget_bytes, machine, **rest)
+        return super().plan(question)
 """
 MEASURE = Measure("lenet", 8, "50%", "v100-pcie", False, "lru", 1.05, 1.5, 4)
 
@@ -197,7 +197,7 @@ def planner_file(folder, body):
 
 LIES = """
 from dataclasses import replace
-plan = super().plan(trace, budget_bytes, machine, **rest)
+plan = super().plan(question)
 """
 DISHONEST = {
     "nothing": ("return None", "returned NoneType, not a Plan"),

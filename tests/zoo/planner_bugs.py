@@ -154,7 +154,7 @@ class LimitsMissingHost(Naive):
     """Knows the host budget only by name."""
 
     def plan(self, question):
-        return super().plan(question)
+        return super().plan(replace(question, host_budget_bytes=None))
 
 
 class MinimumPlusSlack(Naive):

@@ -116,11 +116,10 @@ class Combined:
         portfolio, is_short = Portfolio(question), len(question.trace.calls) <= CALLS
         promised = self.by_promise(question, CLEARLY)
         for ns, form in promised:
-            as_it_is = is_short and not form
-            if portfolio.best_us * 1000 > ns or as_it_is:
-                portfolio.run(Entry(self, form=form))
-            else:
+            too = is_short and not form
+            if portfolio.best is not None and portfolio.best_us * 1000 <= ns and not too:
                 break
+            portfolio.run(Entry(self, form=form))
         return portfolio.outcome(self.name)
 
     def by_promise(self, question: Question, clearly: float = 0.0) -> list[Promised]:
