@@ -196,10 +196,7 @@ def test_a_chain_may_take_less_than_rotor_says():
     """rotor runs a stage as a whole, which takes 560 us at this budget."""
     trace = chain()
     budget = resolve_budget(trace, "25%")
-    assert (
-        Checkmate().plan(Question(trace, budget, PLAIN)).notes["objective_us"]
-        == 550.0
-    )
+    assert Checkmate().plan(Question(trace, budget, PLAIN)).notes["objective_us"] == 550.0
 
 
 def rounded_runs_are_whole():
@@ -374,9 +371,7 @@ def test_a_command_says_how_far_a_plan_is_from_what_its_program_proves():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "planner", [Checkmate(), CheckmateLp()], ids=["whole", "rounded"]
-)
+@pytest.mark.parametrize("planner", [Checkmate(), CheckmateLp()], ids=["whole", "rounded"])
 def test_it_keeps_the_laws_of_planners(planner):
     assert check_planner(planner, examples=12, seed=3, time_limit_s=60) >= 2
 
