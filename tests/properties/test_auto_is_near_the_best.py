@@ -14,7 +14,6 @@ from dataclasses import replace
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from ooctrain.sched.planners.poll import Poll
 from support.directed import always
 from support.tiny_steps import tiny_step
 from zoo.planting import plant
@@ -23,8 +22,10 @@ import ooctrain as oc
 from ooctrain.errors import ConfigError, Infeasible
 from ooctrain.rewrite import apply_rewrites
 from ooctrain.sched.budget import input_bytes, resolve_budget, trace_minimum_bytes, trace_peak_bytes
-from ooctrain.sched.planners.auto import Auto
+from ooctrain.sched.planners import auto
+from ooctrain.sched.planners.portfolio import Portfolio
 from ooctrain.sched.planners.registry import PLANNERS, get_planner
+from ooctrain.sched.planning.effort import Effort
 from ooctrain.sched.planning.question import Question
 from ooctrain.sched.schedule import BYTES, Granule
 from ooctrain.step.presets import on_disk
@@ -49,13 +50,13 @@ def question_of(seed: int) -> Question:
     machine, granule = random_machine(rng), rng.choice([BYTES, Granule(1, ranges=False)])
     budget = rng.randint(trace_minimum_bytes(trace, granule), trace_peak_bytes(trace, granule))
     host = rng.choice([None, input_bytes(trace)])
-    return Question(trace, budget, machine, granule, host, evaluations=EVALUATIONS)
+    return Question(trace, budget, machine, granule, host, effort=Effort(EVALUATIONS))
 
 
 def step_us(name: str, question: Question) -> float:
     """Infinite where there is no plan."""
     try:
-        return question.ask(get_planner(name)).makespan_us
+        return get_planner(name).plan(question).makespan_us
     except (Infeasible, ConfigError):  # ConfigError: the step is too long for this one
         return float("inf")
 

@@ -305,10 +305,9 @@ def test_a_test_in_a_class_counts_too(tmp_path):
 
 def test_a_slower_planner_is_measured_against_par():
     found = measured(MEASURE, "naive", 60)
-    plan = get_planner("naive").plan(
-        Question(measuring.step_of(MEASURE), measuring.budget_bytes_of(MEASURE), oc.machine("v100-pcie"),
-        granule=measuring.granule_of(MEASURE))
-    )  # fmt: skip
+    step, budget_bytes = measuring.step_of(MEASURE), measuring.budget_bytes_of(MEASURE)
+    machine, granule = oc.machine("v100-pcie"), measuring.granule_of(MEASURE)
+    plan = get_planner("naive").plan(Question(step, budget_bytes, machine, granule))
     assert found.needed == plan.makespan_us > found.par == par_us(MEASURE)
     assert par_us(MEASURE, "bound") <= par_us(MEASURE)
 

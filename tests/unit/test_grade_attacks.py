@@ -83,7 +83,7 @@ ATTACKS = {
         "from ooctrain.sched.planners.registry import get_planner\n"
         "return get_planner('lru').plan(question)", "", NOT_GIVEN),
     "the planning helpers of the library": (
-        "import ooctrain as oc\nreturn oc.plan(question.trace, question.budget_bytes)", "", NOT_GIVEN),
+        "import ooctrain as oc\nreturn oc.plan(question.trace, 100)", "", NOT_GIVEN),
     "a planner's source, by its path": (
         f"import importlib.util\nspec = importlib.util.spec_from_file_location('x', "
         f"{str(PACKAGE / 'sched' / 'planners' / 'lru.py')!r})\n"

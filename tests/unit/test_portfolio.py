@@ -129,12 +129,10 @@ def test_where_the_host_is_too_small_for_one_no_budget_of_the_device_is_named():
 def test_a_stricter_question_s_plan_counts_and_its_refusal_does_not():
     """Its least is that of whole chunks; the portfolio's question may have less."""
     stricter = replace(QUESTION, granule=Granule(64))
-    chunks, bytes_ = Takes(2), Takes(3)
-    plan = outcome(Entry(bytes_), Entry(chunks, stricter))
-    assert chunks.asked[0].granule == stricter.granule
+    plan = outcome(Entry(KeepAll(), stricter))
     assert plan.schedule.granule == QUESTION.granule
-    in_bytes = KeepAll().plan(QUESTION)
-    assert plan.peak_bytes == in_bytes.peak_bytes < KeepAll().plan(stricter).peak_bytes
+    in_bytes, in_chunks = map(KeepAll().plan, (QUESTION, stricter))
+    assert plan.peak_bytes == in_bytes.peak_bytes < in_chunks.peak_bytes
     verify(plan, CHAIN, BUDGET, MACHINE)
     assert refused(Entry(needs(3000)), Entry(needs(2000), stricter)).minimum_bytes == 3000
 
