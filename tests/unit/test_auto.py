@@ -161,7 +161,7 @@ def test_what_moves_parts_plans_in_whole_chunks_or_has_to_gain():
 #: Planners without a row of their own: {name: why}.
 NO_ROW = {
     "auto": "itself", "keep-all": "runs before the tables",
-    "greedy": "`dynprog` solves exactly what it rounds", "lms": "a point of `lms-grid`", 
+    "greedy": "`dynprog` solves exactly what it rounds", "lms": "a point of `lms-grid`",
     "lms-auto": "a point of `lms-grid`", "vdnn-all": "one of the two that `vdnn` compares",
     "vdnn-conv": "the other one",
 }  # fmt: skip
