@@ -111,13 +111,23 @@ def test_what_is_given_holds_no_planner_and_no_allocator(tmp_path):
 def test_errors_cross_over_as_what_they_are():
     error, _ = error_of(error_data(Infeasible("no", minimum_bytes=7, witness_call="f"), ""))
     assert isinstance(error, Infeasible)
-    assert (error.minimum_bytes, error.witness_call, error.what) == (7, "f", "no")
+    assert (error.minimum_bytes, error.needs, error.what) == (7, "device", "no")
+    assert error.witness_call == "f"
+    of_host = Infeasible("no", minimum_bytes=None, needs="host")
+    assert vars(error_of(error_data(of_host, ""))[0]) == vars(of_host)
     full = OutOfDeviceMemory("full", granted_bytes=3, largest_bytes=2, arena="|##|", where="x")
     error, _ = error_of(error_data(full, ""))
     assert isinstance(error, OutOfDeviceMemory)
     assert str(error) == str(full)
     assert isinstance(error_of(error_data(ConfigError("x", code="OOC-102"), ""))[0], ConfigError)
     assert repr(error_of(error_data(ZeroDivisionError("x"), ""))[0]) == "ZeroDivisionError('x')"
+
+
+@pytest.mark.parametrize("needs", ["device", "process", "", None])
+def test_only_too_small_a_host_excuses_a_refusal_that_names_no_budget(needs):
+    told = {"kind": "Infeasible", "what": "no", "minimum_bytes": None, "needs": needs}
+    assert type(error_of(told)[0]) is TypeError
+    assert error_of({**told, "needs": "host"})[0].minimum_bytes is None
 
 
 @pytest.mark.parametrize("kind", ["Exit", "Skipped", "SystemExit", "StopIteration", "eval", "", 3])
