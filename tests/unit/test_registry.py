@@ -11,7 +11,7 @@ import pytest
 import ooctrain as oc
 from ooctrain import plugins as specs
 from ooctrain.errors import ConfigError, Infeasible
-from ooctrain.execution.planners import get_planner, planners
+from ooctrain.execution.planners import as_planner, get_planner, planners
 from ooctrain.sched.planners.keep_all import KeepAll
 from ooctrain.sched.planners.window import SlidingWindow
 from ooctrain.sched.planning.planner import Planner
@@ -52,6 +52,7 @@ def test_a_file_gives_a_planner(tmp_path):
     file.write_text(
         "class Mine:\n    name = 'mine'\n"
         "    def __init__(self, depth=1):\n        self.depth = depth\n"
+        "    def plan(self, question):\n        pass\n"
     )
     assert get_planner(f"{file}:Mine:depth=3").depth == 3
 
@@ -62,6 +63,7 @@ def test_a_file_may_define_a_dataclass(tmp_path):
     file.write_text(
         "from __future__ import annotations\nfrom dataclasses import dataclass\n\n\n"
         "@dataclass(frozen=True)\nclass Mine:\n    depth: int = 1\n    name: str = 'mine'\n"
+        "    def plan(self, question):\n        pass\n"
     )
     assert get_planner(f"{file}:Mine:depth=3").depth == 3
 
