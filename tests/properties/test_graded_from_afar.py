@@ -436,7 +436,7 @@ def test_a_step_and_a_machine_arrive_as_they_are(seed, interferes):
         assert (str(other.op), other.op.name) == (str(call.op), call.op.name)
 
 
-HARMS = "vars(trace)['calls'] = ()\n        raise Infeasible('no', minimum_bytes=7)"
+HARMS = "vars(question.trace)['calls'] = ()\n        raise Infeasible('no', minimum_bytes=7)"
 #: {what `plan` does: what its error is, and of a refusal what it names}
 PLAN_LIES = {
     "return 3": (ConfigError,), "raise Infeasible('no', minimum_bytes=-1)": (ConfigError,),
