@@ -104,7 +104,14 @@ def test_nobody_is_faster_where_all_fits(seed):
     ],
 )
 def test_a_planted_bug_is_found(monkeypatch, owner, name, piece, wrong):
-    plant(monkeypatch, owner, name, piece, wrong)
+    right = getattr(owner, name)
+    planted = plant(monkeypatch, owner, name, piece, wrong)
+    for table in ("QUICK", "THOROUGH"):  # which have the function by value
+        stages = (
+            stage._replace(entries=planted) if stage.entries is right else stage
+            for stage in getattr(auto, table)
+        )
+        monkeypatch.setattr(auto, table, tuple(stages))
     assert any(ahead_of_auto(question_of(*case)) for case in KNOWN)
 
 
