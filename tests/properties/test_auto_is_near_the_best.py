@@ -108,7 +108,7 @@ def test_a_planted_bug_is_found(monkeypatch, owner, name, piece, wrong):
     planted = plant(monkeypatch, owner, name, piece, wrong)
     for table in ("QUICK", "THOROUGH"):  # which have the function by value
         stages = (
-            stage._replace(entries=planted) if stage.entries is right else stage
+            stage._replace(turns=planted) if stage.turns is right else stage
             for stage in getattr(auto, table)
         )
         monkeypatch.setattr(auto, table, tuple(stages))

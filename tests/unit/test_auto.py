@@ -16,8 +16,8 @@ from ooctrain.sched.planners.auto import (
     QUICK,
     THOROUGH,
     Auto,
+    AutoStage,
     Race,
-    Stage,
     no_other_planners,
 )
 from ooctrain.sched.planners.belady import Belady
@@ -25,7 +25,7 @@ from ooctrain.sched.planners.combined import Combined
 from ooctrain.sched.planners.dtr import Dtr
 from ooctrain.sched.planners.keep_all import KeepAll
 from ooctrain.sched.planners.naive import Naive
-from ooctrain.sched.planners.portfolio import Entry, Portfolio
+from ooctrain.sched.planners.portfolio import Portfolio, Turn
 from ooctrain.sched.planners.registry import PLANNERS
 from ooctrain.sched.planners.window import SlidingWindow
 from ooctrain.sched.planning.effort import Effort
@@ -103,17 +103,17 @@ def always(_race):
     return True
 
 
-def entries_of(*planners):
-    return lambda _race: map(Entry, planners)
+def turns_of(*planners):
+    return lambda _race: map(Turn, planners)
 
 
 def test_a_stage_runs_where_its_condition_holds_when_its_turn_comes():
     first, second, never = Takes("first", 9e9), Takes("second", 8e9), Takes("never", 1.0)
     running = race()
     running.run((
-        Stage(lambda race: race.portfolio.best is not None, entries_of(never), ""),
-        Stage(always, entries_of(first), ""),
-        Stage(lambda race: race.portfolio.best is not None, entries_of(second), ""),
+        AutoStage(lambda race: race.portfolio.best is not None, turns_of(never), ""),
+        AutoStage(always, turns_of(first), ""),
+        AutoStage(lambda race: race.portfolio.best is not None, turns_of(second), ""),
     ))  # fmt: skip
     assert [len(planner.asked) for planner in (never, first, second)] == [0, 1, 1]
     assert running.portfolio.chosen == "second"
@@ -124,7 +124,7 @@ def test_the_rest_of_a_stage_may_be_left_out_once_a_plan_is_near(until_near, run
     running = race()
     near_us, far_us = 0.99 * running.near_us, 2 * running.near_us
     planners = Takes("far", far_us), Takes("near", near_us), Takes("rest", far_us)
-    running.run((Stage(always, entries_of(*planners), "", until_near=until_near),))
+    running.run((AutoStage(always, turns_of(*planners), "", until_near=until_near),))
     assert [len(planner.asked) for planner in planners] == runs
     assert running.is_near
 
@@ -133,29 +133,29 @@ def test_a_rewritten_step_is_worth_its_planning_where_what_is_known_is_far():
     running = race()
     bound_us = running.near_us / auto.NEAR
     assert running.is_far
-    running.run((Stage(always, entries_of(Takes("far", 1.11 * bound_us)), ""),))
+    running.run((AutoStage(always, turns_of(Takes("far", 1.11 * bound_us)), ""),))
     assert running.is_far
-    running.run((Stage(always, entries_of(Takes("less", 1.09 * bound_us)), ""),))
+    running.run((AutoStage(always, turns_of(Takes("less", 1.09 * bound_us)), ""),))
     assert not running.is_far
 
 
 def rows():
-    """The entries of all stages, for a short step."""
+    """The turns of all stages, for a short step."""
     running = race()
-    return [entry for stage in (*QUICK, *THOROUGH) for entry in stage.entries(running)]
+    return [turn for stage in (*QUICK, *THOROUGH) for turn in stage.turns(running)]
 
 
 def test_what_moves_parts_plans_in_whole_chunks_or_has_to_gain():
     """So that plans can be executed with the default allocator, wherever they are as fast."""
-    moving = [entry for entry in rows() if isinstance(entry.planner, Belady | Combined)]
+    moving = [turn for turn in rows() if isinstance(turn.planner, Belady | Combined)]
     assert len(moving) >= 3
-    for entry in moving:
-        asked = entry.question
+    for turn in moving:
+        asked = turn.question
         in_chunks = asked is not None and asked.granule == Granule(CHUNK_BYTES)
-        assert in_chunks or entry.gain == auto.NEAR
+        assert in_chunks or turn.gain == auto.NEAR
     # Of the others each is asked the question itself, so that its refusal counts.
-    others = [entry for entry in rows() if not isinstance(entry.planner, Belady | Combined)]
-    assert all(entry.question is None for entry in others)
+    others = [turn for turn in rows() if not isinstance(turn.planner, Belady | Combined)]
+    assert all(turn.question is None for turn in others)
 
 
 #: Planners without a row of their own: {name: why}.
@@ -168,7 +168,7 @@ NO_ROW = {
 
 
 def test_in_a_short_step_every_planner_that_keeps_the_step_has_a_row():
-    assert {entry.planner.name for entry in rows()} == {*PLANNERS} - {*NO_ROW}
+    assert {turn.planner.name for turn in rows()} == {*PLANNERS} - {*NO_ROW}
     assert all(stage.why for stage in (*QUICK, *THOROUGH))
 
 

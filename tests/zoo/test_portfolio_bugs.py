@@ -17,11 +17,11 @@ BUGS = {
     "plans are compared by what they claim": (
         Portfolio, "run", "self.question.cost(plan)", "plan.makespan_us"),
     "of equals the last stays": (
-        Portfolio, "run", "entry.gain * cost_us < self", "entry.gain * cost_us <= self"),
-    "nothing has to gain": (Portfolio, "run", "entry.gain * cost_us", "cost_us"),
+        Portfolio, "run", "turn.gain * cost_us < self", "turn.gain * cost_us <= self"),
+    "nothing has to gain": (Portfolio, "run", "turn.gain * cost_us", "cost_us"),
     "a refusal in whole chunks counts": (
-        Portfolio, "run", "if entry.question is None:", "if True:"),
-    "no refusal counts": (Portfolio, "run", "if entry.question is None:", "if False:"),
+        Portfolio, "run", "if turn.question is None:", "if True:"),
+    "no refusal counts": (Portfolio, "run", "if turn.question is None:", "if False:"),
     "a failure is forgotten": (Portfolio, "run", "self.failures.append(failure)", "pass"),
     "a planner has the portfolio's time": (
         Portfolio, "run", "asked.effort.deadline.or_earlier(self.deadline)", "self.deadline"),
@@ -29,7 +29,7 @@ BUGS = {
         Portfolio, "run", "asked.effort.deadline.or_earlier(self.deadline)",
         "asked.effort.deadline"),
     "of another form there are further ones": (Portfolio, "run", ", forms={})", ")"),
-    "no plan says which form it is of": (Portfolio, "run", "if entry.form:", "if False:"),
+    "no plan says which form it is of": (Portfolio, "run", "if turn.form:", "if False:"),
     "time ends it though there is no plan": (
         Portfolio, "is_over", "self.best is not None and ", ""),
     "no plan says that time was over": (
@@ -54,7 +54,7 @@ def law():
             test()
     for earlier in ("its own", "the portfolio's"):
         test_portfolio.test_a_planner_gets_the_earlier_of_two_deadlines(earlier)
-    test_portfolio.test_an_entry_may_have_to_gain_more_than_nothing(9.6, 10)
+    test_portfolio.test_a_turn_may_have_to_gain_more_than_nothing(9.6, 10)
     test_question.test_an_effort_is_shared_by_number_and_by_time()
 
 
