@@ -45,6 +45,7 @@ def facts_are_those_of_the_step(seed):
     """Whether read before the question was changed or after it."""
     question = of(seed)
     other = of(seed + 1, len(question.trace.calls))
+    assert other.trace.fingerprint != question.trace.fingerprint
     for read_before in (False, True):
         if read_before:
             facts_are_computed_afresh(question)
