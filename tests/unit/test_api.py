@@ -169,7 +169,7 @@ class Nothing:
 
     name = "nothing"
 
-    def plan(self, *arguments, **options):
+    def plan(self, question):
         return None
 
 

@@ -221,8 +221,7 @@ class NotesItsTime(ChenSqrt):
         self.limits_s = []
 
     def plan(self, question):
-        time_limit_s = question.effort.left_s
-        self.limits_s.append(time_limit_s)
+        self.limits_s.append(question.effort.deadline.left_s())
         return super().plan(question)
 
 

@@ -665,7 +665,9 @@ def test_what_window_cyclic_does_not_simulate_is_not_the_fastest(monkeypatch):
         simulated.clear()
         plan = planner.plan(Question(trace, budget_bytes, machine))
         some = len(simulated)
-        assert plan == planner.plan(Question(trace, budget_bytes, machine, host_budget_bytes=10**12))
+        assert plan == planner.plan(
+            Question(trace, budget_bytes, machine, host_budget_bytes=10**12)
+        )
         fewer += 2 * some < len(simulated)
     assert fewer
 

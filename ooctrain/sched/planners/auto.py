@@ -34,7 +34,7 @@ from ooctrain.sched.planners.lms import LmsGrid
 from ooctrain.sched.planners.lru import Lru
 from ooctrain.sched.planners.naive import Naive
 from ooctrain.sched.planners.pofo import Pofo
-from ooctrain.sched.planners.portfolio import NEAR, Entry, Portfolio
+from ooctrain.sched.planners.portfolio import NEAR, Portfolio, Turn
 from ooctrain.sched.planners.prefix import Prefix
 from ooctrain.sched.planners.revolve import Revolve
 from ooctrain.sched.planners.rotor import Rotor
@@ -133,16 +133,16 @@ class Race:
         self.portfolio, self.question = portfolio, portfolio.question
         self._others = others
         self.calls = len(self.question.trace.calls)
-        self.fits = portfolio.run(Entry(KeepAll())) is not None
+        self.fits = portfolio.run(Turn(KeepAll())) is not None
         self.rewriting: Sequence[Planner] = ()
 
-    def run(self, stages: Iterable[Stage]) -> None:
-        """Runs the entries of the stages whose conditions hold."""
+    def run(self, stages: Iterable[AutoStage]) -> None:
+        """Runs the turns of the stages whose conditions hold."""
         for stage in stages:
-            for entry in stage.entries(self) if stage.when(self) else ():
+            for turn in stage.turns(self) if stage.when(self) else ():
                 if stage.until_near and self.near:
                     break
-                self.portfolio.run(entry)
+                self.portfolio.run(turn)
 
     @cached_property
     def near_us(self) -> float:
@@ -208,46 +208,46 @@ class Race:
             return ()
 
 
-class Stage(NamedTuple):
+class AutoStage(NamedTuple):
     """A row of a table.
 
     Args:
         why: what its planners gain there.
-        entries: what runs, in this order.
+        turns: what runs, in this order.
         when: condition, looked at before the first of them.
         until_near: whether the rest is left out once a plan is near.
     """
 
     why: str
-    entries: Callable[[Race], Iterable[Entry]]
+    turns: Callable[[Race], Iterable[Turn]]
     when: Callable[[Race], bool] = lambda race: True
     until_near: bool = False
 
 
-def _run(*planners: Planner) -> Callable[[Race], Iterator[Entry]]:
+def _run(*planners: Planner) -> Callable[[Race], Iterator[Turn]]:
     """Planners on the step as it is."""
 
-    def entries(race: Race) -> Iterator[Entry]:
+    def turns(race: Race) -> Iterator[Turn]:
         for planner in planners:
             moves_parts = isinstance(planner, Belady | Combined)
-            yield Entry(planner, race.chunks if moves_parts else None)
+            yield Turn(planner, race.chunks if moves_parts else None)
 
-    return entries
+    return turns
 
 
-def _inputs_earlier(race: Race) -> Iterator[Entry]:
-    yield Entry(Belady(), gain=NEAR)
-    yield Entry(Prefix(), gain=NEAR)
+def _inputs_earlier(race: Race) -> Iterator[Turn]:
+    yield Turn(Belady(), gain=NEAR)
+    yield Turn(Prefix(), gain=NEAR)
     if race.calls <= SHORT_STEP:
-        yield Entry(Combined(), gain=NEAR)
+        yield Turn(Combined(), gain=NEAR)
 
 
-def _rewriting(race: Race) -> Iterator[Entry]:
+def _rewriting(race: Race) -> Iterator[Turn]:
     race.rewriting = race.others(race.portfolio.best)
-    yield from map(Entry, race.rewriting)
+    yield from map(Turn, race.rewriting)
 
 
-def _searches(race: Race) -> Iterator[Entry]:
+def _searches(race: Race) -> Iterator[Turn]:
     question, granule = race.question, race.question.granule
     granules = [in_chunks(granule) if granule.ranges else granule]
     if granule.ranges and question.cost is not makespan_us:
@@ -257,19 +257,19 @@ def _searches(race: Race) -> Iterator[Entry]:
         for which in granules:
             effort = question.effort.share(1 / len(granules))
             asked = None if which == granule else replace(question, granule=which, effort=effort)
-            yield Entry(Combined(), asked, form)
+            yield Turn(Combined(), asked, form)
 
 
-def _in_bytes(race: Race) -> Iterator[Entry]:
+def _in_bytes(race: Race) -> Iterator[Turn]:
     question, form = race.question, race.best_form
     alone = without_host(question)
     if race.calls > TWICE_SEARCHED and alone != question:
-        yield Entry(Combined(), alone, form, gain=NEAR)
+        yield Turn(Combined(), alone, form, gain=NEAR)
     if wasted(question):
-        yield Entry(Combined(), form=form, gain=NEAR)
+        yield Turn(Combined(), form=form, gain=NEAR)
 
 
-def _rest(race: Race) -> Iterator[Entry]:
+def _rest(race: Race) -> Iterator[Turn]:
     planners: list[Planner] = []
     if race.calls < LONG_STEP:
         planners += [Rotor(), Pofo(), BnRecompute(), TflmsHybrid(), Capuchin(), LmsGrid()]
@@ -278,66 +278,66 @@ def _rest(race: Race) -> Iterator[Entry]:
             Lru(), ChenSqrt(), Revolve(), DynProg(), Vdnn(), Hmms(), Prefix(), WindowCyclic(),
             CheckmateLp(), Checkmate(),
         ]  # fmt: skip
-    return (Entry(planner, gain=NEAR) for planner in planners)
+    return (Turn(planner, gain=NEAR) for planner in planners)
 
 
-def _other_forms(race: Race) -> Iterator[Entry]:
+def _other_forms(race: Race) -> Iterator[Turn]:
     for form in race.question.forms:
         if race.portfolio.best is None:
-            yield Entry(SlidingWindow(), form=form)
+            yield Turn(SlidingWindow(), form=form)
 
 
-def _rewriting_all_the_same(race: Race) -> Iterator[Entry]:
-    return (Entry(planner, gain=NEAR) for planner in race.others(None))
+def _rewriting_all_the_same(race: Race) -> Iterator[Turn]:
+    return (Turn(planner, gain=NEAR) for planner in race.others(None))
 
 
 #: What `auto` is, after `keep-all`: where the step fits; where it does not, what is quick, which
 #: leaves a share of the time; and the rest. Measured: docs/planners.md; for windows over ResNet-18,
 #: ResNet-50 and VGG-11, two links and five budgets.
-IN_CORE: tuple[Stage, ...] = (
-    Stage(
+IN_CORE: tuple[AutoStage, ...] = (
+    AutoStage(
         "what moves or is dropped leaves room for inputs, which then come in while calls run",
         _inputs_earlier, until_near=True,
     ),
 )  # fmt: skip
-QUICK: tuple[Stage, ...] = (
-    Stage("gains most, and time may run out", _run(SlidingWindow())),
-    Stage(
+QUICK: tuple[AutoStage, ...] = (
+    AutoStage("gains most, and time may run out", _run(SlidingWindow())),
+    AutoStage(
         "compute again, and need less host memory", _run(Dtr(), SuperNeurons()),
         when=lambda race: not race.near,
     ),
-    Stage("moves the fewest bytes", _run(Belady())),
-    Stage(
+    AutoStage("moves the fewest bytes", _run(Belady())),
+    AutoStage(
         "take less than a second, and gain up to 3 %", _run(Dtr(), Prefix()),
         when=lambda race: race.near and race.calls <= MOST_CALLS_QUICK,
     ),
-    Stage(
+    AutoStage(
         "bands, where what no list beats is longer than the calls", _rewriting,
         when=lambda race: race.found,
     ),
 )  # fmt: skip
-THOROUGH: tuple[Stage, ...] = (
-    Stage(
+THOROUGH: tuple[AutoStage, ...] = (
+    AutoStage(
         "offloading and recomputation together, over the step's forms", _searches,
         when=lambda race: not race.near, until_near=True,
     ),
-    Stage(
+    AutoStage(
         "the default window loses up to 10 % to the best of twelve; with these three, nothing",
         _run(
             SlidingWindow(size=2, persistent="device"), SlidingWindow(size=1, persistent="host"),
             SlidingWindow(size=0.75, persistent="host"), Naive(),
         ),
     ),
-    Stage(
+    AutoStage(
         "lists without copies; what chunks waste", _in_bytes,
         when=lambda race: race.worth_more, until_near=True,
     ),
-    Stage(
+    AutoStage(
         "win on some networks, or on short steps alone", _rest,
         when=lambda race: race.worth_more, until_near=True,
     ),
-    Stage("another form may be all that fits", _other_forms, when=lambda race: not race.found),
-    Stage(
+    AutoStage("another form may be all that fits", _other_forms, when=lambda race: not race.found),
+    AutoStage(
         "bands, where all else is 10 % away", _rewriting_all_the_same,
         when=lambda race: not race.rewriting and race.far,
     ),
