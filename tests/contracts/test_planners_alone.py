@@ -32,10 +32,6 @@ IMPORTS = {
         {"lms": ["tuned_list"]},
         "paper 001, section 3.2, figure 2: recomputation first, then TFLMS tunes itself",
     ),
-    "vdnn": (
-        {"hmms": ["Offloadable", "check_ratio", "offloadable_storages", "take"]},
-        "lent: which storages may leave (paper 004, section 4.3), for experiments of paper 004",
-    ),
     "window": (
         {"keep_all": ["KeepAll"]},
         "ours: of window-cyclic, where what persists may stay and everything fits",

@@ -13,6 +13,7 @@ from ooctrain.sched.budget import trace_peak_bytes
 from ooctrain.sched.planners import auto
 from ooctrain.sched.planners.auto import (
     CHUNK_BYTES,
+    IN_CORE,
     QUICK,
     THOROUGH,
     Auto,
@@ -99,10 +100,6 @@ def race(**asked):
     return Race(Portfolio(question), no_other_planners)
 
 
-def always(_race):
-    return True
-
-
 def turns_of(*planners):
     return lambda _race: map(Turn, planners)
 
@@ -111,9 +108,9 @@ def test_a_stage_runs_where_its_condition_holds_when_its_turn_comes():
     first, second, never = Takes("first", 9e9), Takes("second", 8e9), Takes("never", 1.0)
     running = race()
     running.run((
-        AutoStage(lambda race: race.portfolio.best is not None, turns_of(never), ""),
-        AutoStage(always, turns_of(first), ""),
-        AutoStage(lambda race: race.portfolio.best is not None, turns_of(second), ""),
+        AutoStage("", turns_of(never), when=lambda race: race.found),
+        AutoStage("", turns_of(first)),
+        AutoStage("", turns_of(second), when=lambda race: race.found),
     ))  # fmt: skip
     assert [len(planner.asked) for planner in (never, first, second)] == [0, 1, 1]
     assert running.portfolio.chosen == "second"
@@ -124,25 +121,25 @@ def test_the_rest_of_a_stage_may_be_left_out_once_a_plan_is_near(until_near, run
     running = race()
     near_us, far_us = 0.99 * running.near_us, 2 * running.near_us
     planners = Takes("far", far_us), Takes("near", near_us), Takes("rest", far_us)
-    running.run((AutoStage(always, turns_of(*planners), "", until_near=until_near),))
+    running.run((AutoStage("", turns_of(*planners), until_near=until_near),))
     assert [len(planner.asked) for planner in planners] == runs
-    assert running.is_near
+    assert running.near
 
 
 def test_a_rewritten_step_is_worth_its_planning_where_what_is_known_is_far():
     running = race()
     bound_us = running.near_us / auto.NEAR
-    assert running.is_far
-    running.run((AutoStage(always, turns_of(Takes("far", 1.11 * bound_us)), ""),))
-    assert running.is_far
-    running.run((AutoStage(always, turns_of(Takes("less", 1.09 * bound_us)), ""),))
-    assert not running.is_far
+    assert running.far
+    running.run((AutoStage("", turns_of(Takes("far", 1.11 * bound_us))),))
+    assert running.far
+    running.run((AutoStage("", turns_of(Takes("less", 1.09 * bound_us))),))
+    assert not running.far
 
 
 def rows():
     """The turns of all stages, for a short step."""
     running = race()
-    return [turn for stage in (*QUICK, *THOROUGH) for turn in stage.turns(running)]
+    return [turn for stage in (*IN_CORE, *QUICK, *THOROUGH) for turn in stage.turns(running)]
 
 
 def test_what_moves_parts_plans_in_whole_chunks_or_has_to_gain():
@@ -169,7 +166,7 @@ NO_ROW = {
 
 def test_in_a_short_step_every_planner_that_keeps_the_step_has_a_row():
     assert {turn.planner.name for turn in rows()} == {*PLANNERS} - {*NO_ROW}
-    assert all(stage.why for stage in (*QUICK, *THOROUGH))
+    assert all(stage.why for stage in (*IN_CORE, *QUICK, *THOROUGH))
 
 
 def test_a_share_of_the_time_is_left_to_the_search(monkeypatch):
