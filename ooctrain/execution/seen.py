@@ -24,7 +24,7 @@ from ooctrain.engine.module import Module
 from ooctrain.engine.nested import TargetGiven
 from ooctrain.engine.tensor import Tensor
 from ooctrain.errors import ConfigError, raised_by_a_handler
-from ooctrain.execution.prepare import PreparedStep
+from ooctrain.execution.fit import PreparedStep
 from ooctrain.execution.promise import values_bytes
 from ooctrain.execution.settings import Settings
 from ooctrain.optim import Optimizer
