@@ -430,9 +430,10 @@ class Fit:
             first = first or slab_bytes
             if over_host > 0:
                 assert asked.host_bytes is not None
-                asked = asked._replace(host_bytes=asked.host_bytes - over_host)
-                if asked.host_bytes < input_bytes(self.step.trace):
+                host_bytes = asked.host_bytes - over_host
+                if host_bytes < input_bytes(self.step.trace):
                     break
+                asked = asked._replace(host_bytes=host_bytes)
             else:
                 less = asked.arena_bytes - over - min(over, SPARE_BYTES)
                 asked = asked._replace(arena_bytes=less)
@@ -545,8 +546,8 @@ class Fit:
                 break
         with suppress(OoctrainError):
             most = self.in_core.budget_bytes
-            found = self._tried(how, most) if no < most else None
-            return (no, found) if isinstance(found, PreparedStep) else None
+            last = self._tried(how, most) if no < most else None
+            return (no, last) if isinstance(last, PreparedStep) else None
         return None
 
     def _with_least(self, refusal: Infeasible, asked: str) -> Infeasible:

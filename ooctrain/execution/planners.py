@@ -24,7 +24,7 @@ from ooctrain.sched.planners.auto import Auto
 from ooctrain.sched.planners.belady import Belady
 from ooctrain.sched.planners.dtr import Dtr
 from ooctrain.sched.planners.naive import Naive
-from ooctrain.sched.planners.portfolio import Entry, Portfolio
+from ooctrain.sched.planners.portfolio import Portfolio, Turn
 from ooctrain.sched.planners.registry import Factories
 from ooctrain.sched.planners.rotor import Rotor
 from ooctrain.sched.planners.superneurons import SuperNeurons
@@ -129,7 +129,7 @@ class FirstFound:
         portfolio = Portfolio(question)
         for form in ("", *question.forms):
             for planner in self._planners:
-                if portfolio.run(Entry(planner, form=form)) is not None:
+                if portfolio.run(Turn(planner, form=form)) is not None:
                     plan = portfolio.outcome(self.name)
                     return replace(plan, notes={**plan.notes, "chosen": planner.name})
         if portfolio.failures:  # of planners that have not been chosen by the user

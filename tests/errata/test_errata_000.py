@@ -43,7 +43,9 @@ def test_000_window_sum() -> None:
     empty = dict.fromkeys("pqr", 0)
     trace = step("f: a w -> p", "g: b w -> q", "h: c w -> r", sizes={**sizes, **empty})
     words = {
-        count: listed(SlidingWindow(size=1, count=count).plan(Question(trace, 11, UNIT)), Run, SwapIn)
+        count: listed(
+            SlidingWindow(size=1, count=count).plan(Question(trace, 11, UNIT)), Run, SwapIn
+        )
         for count in ("unique", "occurrence")
     }
     assert words["unique"].index("in c") < words["unique"].index("run f")

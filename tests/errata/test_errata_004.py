@@ -19,12 +19,8 @@ import pytest
 from unit.test_swap_planners import step
 
 from ooctrain.errors import Infeasible
-from ooctrain.sched.planners.hmms import (
-    Hmms,
-    Offloadable,
-    ends_of_offload,
-    offloadable_storages,
-)
+from ooctrain.sched.planners.hmms import Hmms, ends_of_offload
+from ooctrain.sched.planning.offloadable import Offloadable, offloadable_storages
 from ooctrain.sched.planning.question import Question
 from ooctrain.split import boundaries
 from ooctrain.step.machine import Machine

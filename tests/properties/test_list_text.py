@@ -81,7 +81,9 @@ def test_every_planners_list_reads_back_as_it_is(name):
         budget = (trace_minimum_bytes(case.trace) + trace_peak_bytes(case.trace)) // 2
         budget = case.granule.granted(max(budget, 1)) * 2
         try:
-            given_plan = planner.plan(Question(case.trace, budget, case.machine, granule=case.granule))
+            given_plan = planner.plan(
+                Question(case.trace, budget, case.machine, granule=case.granule)
+            )
         except Infeasible:
             continue
         plan = as_plan(given_plan, planner)

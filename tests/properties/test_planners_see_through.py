@@ -47,7 +47,9 @@ def answer(planner: str, step: Trace, budget: str):
     machine = oc.machine("v100-pcie")
     try:
         return (
-            get_planner(planner).plan(Question(step, resolve_budget(step, budget, BYTES), machine)).schedule
+            get_planner(planner)
+            .plan(Question(step, resolve_budget(step, budget, BYTES), machine))
+            .schedule
         )
     except Infeasible as refusal:
         return refusal.minimum_bytes, refusal.witness_call

@@ -21,8 +21,8 @@ from ooctrain import nn
 from ooctrain.alloc.registry import choose_allocator
 from ooctrain.devices.interface import Debug
 from ooctrain.engine.incore import initial_values
+from ooctrain.execution.fit import placed, prepare
 from ooctrain.execution.planners import without_bands
-from ooctrain.execution.prepare import placed, prepare
 from ooctrain.execution.settings import Settings
 from ooctrain.rewrite import apply_rewrites, keeps_bits
 from ooctrain.sched.planners.registry import get_planner
@@ -154,7 +154,9 @@ def test_every_allocator_trains_to_the_bit_in_an_arena_of_its_reserved_peak(allo
     with pytest.raises(oc.Infeasible) as refusal:
         get_planner("naive").plan(Question(rewritten, 1, how.find_machine(), granule=granule))
     least = refusal.value.minimum_bytes
-    plan = get_planner("naive").plan(Question(rewritten, least, how.find_machine(), granule=granule))
+    plan = get_planner("naive").plan(
+        Question(rewritten, least, how.find_machine(), granule=granule)
+    )
     start, scalars = initial_values(trace, model), {"lr": 0.05, "seed": 7}
     batches = random_batches(4)
     found = out_of_core(placed(plan, how), how, start, batches, scalars)

@@ -34,7 +34,7 @@ from ooctrain.sched.planning.question import Question
 OWN = """
 class Mine:
     name = "mine"
-    def plan(self, trace, budget_bytes, machine, **rest):
+    def plan(self, question):
         return {}["nothing"]
 
 def rewritten(trace):
@@ -169,7 +169,7 @@ class Mine:
 
     name = "mine"
 
-    def plan(self, question: Question) -> Plan:
+    def plan(self, question: Question) -> oc.Plan:
         raise KeyError(question.budget_bytes)
 
 
@@ -208,9 +208,9 @@ from ooctrain.sched.planning.own_planner import infeasible
 
 class Fine:
     name = "fine"
-    def plan(self, trace, budget_bytes, machine, **rest):
-        found = get_planner("belady").plan(trace, budget_bytes, machine, **rest)
-        return self.of_many(found) if trace.variables[0].shape[0] > 8 else found
+    def plan(self, question):
+        found = get_planner("belady").plan(question)
+        return self.of_many(found) if question.trace.variables[0].shape[0] > 8 else found
     def of_many(self, found):
         return found
 

@@ -221,7 +221,12 @@ def test_par_is_no_slower_than_the_simplest_right_planner(name):
     exec(SIMPLEST[name], names)
     for part in read_rubric(ASSIGNMENTS / name).measures:
         plan = names["Solved"]().plan(
-            Question(step_of(part), budget_bytes_of(part), machine(part.machine), granule=granule_of(part))
+            Question(
+                step_of(part),
+                budget_bytes_of(part),
+                machine(part.machine),
+                granule=granule_of(part),
+            )
         )
         ratio = plan.makespan_us / par_us(part)
         print(f"{name}, {part.model}, {part.budget}: {ratio:.3f} x par")

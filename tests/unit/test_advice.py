@@ -33,7 +33,7 @@ class Crooked(KeepAll):
     def plan(self, question):
         trace, budget_bytes = question.trace, question.budget_bytes
         self.asked += 1
-        plan = super().plan(trace, 1 << 40, question.machine, **options)
+        plan = super().plan(replace(question, budget_bytes=1 << 40))
         needs = plan.peak_bytes * images(trace) ** self.power
         needs = math.ceil(needs / self.step_bytes) * self.step_bytes
         if needs > budget_bytes:

@@ -392,7 +392,9 @@ def test_thirteen_thousand_calls_are_planned() -> None:
     """
     trace = convolutional_step("vgg16", 20480)
     where = rtx2080ti()
-    plan = Banded().plan(Question(trace, where.device_bytes, where, host_budget_bytes=where.host_bytes))
+    plan = Banded().plan(
+        Question(trace, where.device_bytes, where, host_budget_bytes=where.host_bytes)
+    )
     assert {"bands", "bands_again"} <= {name.split(":")[0] for name in plan.rewrites}
     assert plan.makespan_us < 1.25 * sum(call_durations_ns(trace, where)) / 1000
     # As many calls were planned on the way; here they are in one list.

@@ -195,7 +195,10 @@ def test_values_that_cannot_be_had_again_cost_more_than_any_copy(chain):
     x0 = chain.variable_by_name["x0"].id
     assert x0 not in policy.revivable
     assert all(policy.again_ns(var, ()) < math.inf for var in policy.revivable)
-    assert simulate(Capuchin().plan(Question(chain, 10**6, PLAIN)).schedule, chain, PLAIN).recompute_us == 0
+    assert (
+        simulate(Capuchin().plan(Question(chain, 10**6, PLAIN)).schedule, chain, PLAIN).recompute_us
+        == 0
+    )
 
 
 def test_a_step_of_a_few_bytes_has_a_plan_in_each_budget_from_its_least_on():

@@ -99,7 +99,10 @@ def test_rotor_is_the_fastest_of_them(resnet, share):
     assert not any(isinstance(i, SwapOut) for i in plan.schedule.instructions)
     for other in (ChenSqrt(), Revolve()):
         try:
-            assert plan.makespan_us <= other.plan(Question(resnet, budget, MACHINE)).makespan_us * 1.001
+            assert (
+                plan.makespan_us
+                <= other.plan(Question(resnet, budget, MACHINE)).makespan_us * 1.001
+            )
         except Infeasible:
             continue
 

@@ -12,12 +12,13 @@ from unit import test_swap_planners as SWAPS
 
 import ooctrain as oc
 from ooctrain.experiments.paper_001 import hybrid
-from ooctrain.sched.planners.hmms import Hmms, ends_of_offload, offloadable_storages
+from ooctrain.sched.planners.hmms import Hmms, ends_of_offload
 from ooctrain.sched.planners.lms import LevelGraph
 from ooctrain.sched.planners.registry import get_planner
 from ooctrain.sched.planners.tflms_hybrid import TflmsHybrid
 from ooctrain.sched.planners.window import SlidingWindow
 from ooctrain.sched.planning.chain_view import chain_view
+from ooctrain.sched.planning.offloadable import offloadable_storages
 from ooctrain.sched.planning.question import Question
 from ooctrain.sched.planning.rematerialise import segments
 from ooctrain.sched.schedule import Run, SwapIn, SwapOut

@@ -275,12 +275,12 @@ from ooctrain.sched.planners.keep_all import KeepAll
 class Divides:
     name = "divides"
 
-    def plan(self, *given, **options):
+    def plan(self, question):
         return 1 / 0
 
 class Changes(KeepAll):
-    def plan(self, trace, *given, **options):
-        trace.calls = ()
+    def plan(self, question):
+        question.trace.calls = ()
 
 class Starts:
     def __init__(self, *given):

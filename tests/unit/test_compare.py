@@ -237,7 +237,7 @@ FAILING = """
 class Divides:
     name = "divides"
 
-    def plan(self, *given, **options):
+    def plan(self, question):
         return 1 / 0
 """
 

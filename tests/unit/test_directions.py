@@ -206,7 +206,9 @@ def test_chunks_of_40_mib_train_the_papers_batches_where_the_planner_counts_in_c
             speeds[chunk] = batch / plan.makespan_us
     assert 0.95 * speeds["2MiB"] < speeds["40MiB"] < speeds["2MiB"]
     with pytest.raises(Infeasible):
-        get_planner("window:persistent=device").plan(Question(step, PHYSICAL, where, granule=choice.granule))
+        get_planner("window:persistent=device").plan(
+            Question(step, PHYSICAL, where, granule=choice.granule)
+        )
 
 
 # ---------------------------------------------------------------- paper 000, figures 4 and 5

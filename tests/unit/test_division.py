@@ -13,9 +13,8 @@ from ooctrain.devices.cpu.host_vm import PAGE_BYTES
 from ooctrain.devices.spill import FileCalls, Spill
 from ooctrain.errors import ConfigError, Infeasible
 from ooctrain.execution import division
-from ooctrain.execution.division import prepare_within
 from ooctrain.execution.executor import host_extent_bytes
-from ooctrain.execution.prepare import PreparedStep, prepare
+from ooctrain.execution.fit import PreparedStep, prepare
 from ooctrain.execution.promise import OWN_STEP_BYTES, OwnShare, Promise, parts_of
 from ooctrain.execution.settings import Settings
 from ooctrain.rewrite import keeps_bits
@@ -45,7 +44,7 @@ def small_trace() -> Trace:
 def divided(trace: Trace, left: int, how: Settings = HOW) -> PreparedStep:
     """The step within so many bytes of arena and slab."""
     fixed = parts_of(trace, 0, NOTHING, how.thread_count).fixed_bytes
-    return prepare_within(trace, replace(how, memory=fixed + left), NOTHING)
+    return prepare(trace, replace(how, memory=fixed + left), NOTHING)
 
 
 def promise_is_kept_by_the_sum(trace: Trace, left: int) -> Promise:
@@ -221,8 +220,7 @@ class NotesItsTime(ChenSqrt):
         self.limits_s = []
 
     def plan(self, question):
-        time_limit_s = question.effort.left_s
-        self.limits_s.append(time_limit_s)
+        self.limits_s.append(question.effort.deadline.left_s())
         return super().plan(question)
 
 
@@ -244,7 +242,7 @@ def test_too_little_is_refused_with_a_memory_that_does():
     trace, leasts = small_trace(), []
     for memory in (1, parts_of(trace, 0, NOTHING, 1).fixed_bytes + (64 << 10)):
         with pytest.raises(Infeasible) as refused:
-            prepare_within(trace, replace(HOW, memory=memory), NOTHING)
+            prepare(trace, replace(HOW, memory=memory), NOTHING)
         assert refused.value.code == "OOC-124"
         leasts.append(refused.value.minimum_bytes)
         assert f"--memory {leasts[-1]}" in refused.value.fix
@@ -253,7 +251,7 @@ def test_too_little_is_refused_with_a_memory_that_does():
         parts_of(trace, 0, NOTHING, 1).fixed_bytes + sum(in_core_bytes()),
     )
     assert least == leasts[1] < in_core + division.OWN_STEP_BYTES
-    assert prepare_within(trace, replace(HOW, memory=least), NOTHING).promise.memory_bytes == least
+    assert prepare(trace, replace(HOW, memory=least), NOTHING).promise.memory_bytes == least
 
 
 @pytest.mark.slow

@@ -21,7 +21,7 @@ from ooctrain.sched.planning.fastest import (
     fastest_of,
     least_us,
 )
-from ooctrain.sched.planning.planner import HOST_TOO_SMALL, make_plan
+from ooctrain.sched.planning.planner import make_plan
 from ooctrain.sched.planning.question import Question
 from ooctrain.sched.schedule import BYTES
 from ooctrain.sched.simulate import simulate
@@ -89,7 +89,7 @@ def test_only_lists_within_the_host_budget_count(lists):
     assert plan.makespan_us == min(within)
     with pytest.raises(Infeasible) as refusal:
         fastest_list("test", Question(trace, 0, machine, host_budget_bytes=-1), found)
-    assert refusal.value.minimum_bytes == HOST_TOO_SMALL
+    assert (refusal.value.minimum_bytes, refusal.value.needs) == (None, "host")
 
 
 def test_a_known_plan_beyond_the_host_budget_rules_nothing_out_and_one_just_within_does(lists):

@@ -32,7 +32,9 @@ def test_holdings_add_up_to_the_memory_curve_at_every_moment(planner, seed):
         get_planner(planner).plan(Question(case.trace, 0, case.machine, granule=case.granule))
     except oc.Infeasible as refusal:
         least = refusal.minimum_bytes
-    plan = get_planner(planner).plan(Question(case.trace, least, case.machine, granule=case.granule))
+    plan = get_planner(planner).plan(
+        Question(case.trace, least, case.machine, granule=case.granule)
+    )
     timeline = simulate(plan.schedule, plan.trace, case.machine)
     found = holdings(plan.trace, plan.schedule, timeline)
     for time_us, size_bytes in timeline.ledger:

@@ -13,7 +13,7 @@ from support.random_decisions import random_decisions
 import ooctrain as oc
 from ooctrain.errors import DoesNotFit, Infeasible
 from ooctrain.execution.executor import host_extent_bytes
-from ooctrain.execution.prepare import prepare
+from ooctrain.execution.fit import prepare
 from ooctrain.execution.settings import Settings
 from ooctrain.rewrite import apply_rewrites
 from ooctrain.sched.budget import input_bytes, resolve_budget, trace_minimum_bytes, trace_peak_bytes

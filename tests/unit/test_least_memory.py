@@ -10,8 +10,7 @@ import ooctrain as oc
 from ooctrain.devices.cpu.host_vm import PAGE_BYTES
 from ooctrain.errors import Infeasible
 from ooctrain.execution import division
-from ooctrain.execution.division import prepare_within
-from ooctrain.execution.prepare import prepare
+from ooctrain.execution.fit import prepare
 from ooctrain.execution.promise import OWN_STEP_BYTES, OwnShare, parts_of
 from ooctrain.execution.settings import Settings
 from ooctrain.rewrite import keeps_bits
@@ -36,7 +35,7 @@ def step(*shape, layers=6):
 
 def named(trace, memory=1, how=HOW):
     with pytest.raises(Infeasible, match="OOC-124") as refused:
-        prepare_within(trace, replace(how, memory=memory), NOTHING)
+        prepare(trace, replace(how, memory=memory), NOTHING)
     return refused.value.minimum_bytes
 
 
@@ -73,7 +72,7 @@ def test_the_least_that_is_named_does_and_is_the_same_whatever_was_asked():
     found = named(trace)
     assert found == named(trace, fixed + MIB)
     for memory in (found - OWN_STEP_BYTES, found - OWN_STEP_BYTES + MIB // 16):
-        promise = prepare_within(trace, replace(HOW, memory=memory), NOTHING).promise
+        promise = prepare(trace, replace(HOW, memory=memory), NOTHING).promise
         assert promise.promised_bytes <= memory
 
 
@@ -88,7 +87,7 @@ def test_in_a_long_step_fewer_divisions_are_searched(monkeypatch):
     for most in (3 * len(trace.calls), len(trace.calls), 1):
         monkeypatch.setattr(division, "MOST_CALLS", most)
         asked.clear()
-        prepare_within(trace, replace(HOW, memory=memory), NOTHING)
+        prepare(trace, replace(HOW, memory=memory), NOTHING)
         searched.append(sum(each[0].settings.time_limit_s is None for each in asked))
     assert searched == [3, 1, 1]
 

@@ -18,7 +18,6 @@ from ooctrain.sched.planners.registry import get_planner
 from ooctrain.sched.planners.window import SlidingWindow, heads_of
 from ooctrain.sched.planning.effort import Effort
 from ooctrain.sched.planning.list_writer import VariableSequence
-from ooctrain.sched.planning.planner import HOST_TOO_SMALL
 from ooctrain.sched.planning.question import Question
 from ooctrain.sched.schedule import BYTES, Fence, Free, Granule, Run, SwapIn, SwapOut
 from ooctrain.sched.verify import verify
@@ -101,7 +100,9 @@ def test_the_minimum_is_the_largest_need_of_one_call_in_granules(planner):
             least,
             "g" if least != 192 else "f",
         )
-        verify(planner.plan(Question(trace, least, MACHINE, granule=granule)), trace, least, MACHINE)
+        verify(
+            planner.plan(Question(trace, least, MACHINE, granule=granule)), trace, least, MACHINE
+        )
 
 
 def updated_early() -> Trace:
@@ -259,8 +260,10 @@ def test_auto_is_in_core_where_it_fits_and_never_worse_than_those_it_asks():
 def test_a_host_budget_that_nothing_can_meet_says_so():
     for planner in (KeepAll(), Naive(), SlidingWindow(), get_planner("auto")):
         with pytest.raises(Infeasible) as refused:
-            planner.plan(Question(FORTH_AND_BACK, LARGE, MACHINE, host_budget_bytes=9))  # x alone has 10
-        assert refused.value.minimum_bytes == HOST_TOO_SMALL
+            planner.plan(
+                Question(FORTH_AND_BACK, LARGE, MACHINE, host_budget_bytes=9)
+            )  # x alone has 10
+        assert (refused.value.minimum_bytes, refused.value.needs) == (None, "host")
         assert f"{planner.name!r} needs more host memory" in str(refused.value)
 
 
@@ -286,7 +289,15 @@ def test_a_time_limit_ends_the_search_for_the_device_budget_that_makes_up_for_th
 
     monkeypatch.setattr(SlidingWindow, "_lists", counted)
     with pytest.raises(Infeasible) as refused:
-        tight.plan(Question(FORTH_AND_BACK, 30, MACHINE, host_budget_bytes=used - 1, effort=Effort.within(1e-300)))
+        tight.plan(
+            Question(
+                FORTH_AND_BACK,
+                30,
+                MACHINE,
+                host_budget_bytes=used - 1,
+                effort=Effort.within(1e-300),
+            )
+        )
     assert len(asked) <= 3
     enough = refused.value.minimum_bytes
     plan = tight.plan(Question(FORTH_AND_BACK, enough, MACHINE, host_budget_bytes=used - 1))

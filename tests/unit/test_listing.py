@@ -38,7 +38,9 @@ def random_plan(planner, seed):
         get_planner(planner).plan(Question(case.trace, 0, case.machine, granule=case.granule))
     except oc.Infeasible as refusal:
         least = refusal.minimum_bytes
-    return get_planner(planner).plan(Question(case.trace, least, case.machine, granule=case.granule)), case
+    return get_planner(planner).plan(
+        Question(case.trace, least, case.machine, granule=case.granule)
+    ), case
 
 
 def told(line):

@@ -37,7 +37,7 @@ def planner_file(folder, body):
     path.write_text(
         "import time\nfrom ooctrain.errors import Infeasible\n\n\n"
         "class Mine:\n    name = 'mine'\n\n"
-        "    def plan(self, trace, budget, machine, **rest):\n"
+        "    def plan(self, question):\n"
         f"        {body}\n        raise Infeasible('no', minimum_bytes=1)\n"
     )
     return f"{path}:Mine"

@@ -13,8 +13,8 @@ from ooctrain import nn
 from ooctrain.alloc.registry import choose_allocator
 from ooctrain.errors import DoesNotFit, Infeasible, PlanMismatch
 from ooctrain.execution import prepare as module
+from ooctrain.execution.fit import placed, prepare
 from ooctrain.execution.placement import reserved_peak
-from ooctrain.execution.prepare import placed, prepare
 from ooctrain.execution.sessions import threads_served
 from ooctrain.execution.settings import Settings
 from ooctrain.sched.schedule import Free, Run, Schedule

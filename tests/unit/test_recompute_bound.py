@@ -342,7 +342,9 @@ def test_no_planner_beats_it(trace, share, reads):
     bound = recompute_bound(trace, budget, PLAIN, depth=Depth(reads, 20))
     for planner in (Prefix(steps=3), Dtr()):
         try:
-            plan = planner.plan(Question(trace, budget, PLAIN, host_budget_bytes=input_bytes(trace)))
+            plan = planner.plan(
+                Question(trace, budget, PLAIN, host_budget_bytes=input_bytes(trace))
+            )
         except Infeasible:
             continue
         assert bound is not None

@@ -66,7 +66,9 @@ def test_every_fourth_prefix_is_tried_first_from_the_empty_one_on(monkeypatch):
 @pytest.mark.parametrize("planner", [Prefix(steps=4), Dtr()])
 def test_notes_count_the_calls_that_run_again(planner):
     trace = oc.chain([8] * 7, [8] * 7, [2] * 6, [3] * 6, [0] * 6, [0] * 6)
-    plan = planner.plan(Question(trace, budget(trace, 0.3), oc.Machine("m", 1, 1, link_bytes_per_us=0.5)))
+    plan = planner.plan(
+        Question(trace, budget(trace, 0.3), oc.Machine("m", 1, 1, link_bytes_per_us=0.5))
+    )
     runs = sum(isinstance(instruction, Run) for instruction in plan.schedule.instructions)
     assert plan.notes["runs_again"] == runs - len(trace.calls) > 0
 
@@ -98,6 +100,8 @@ def test_combined_is_never_worse_than_its_starts_and_deterministic(resnet):
 
 def test_a_time_limit_cuts_the_search_short_and_says_so(resnet):
     machine, size = oc.machine("v100-pcie"), budget(resnet, 0.1)
-    plan = Combined(evaluations=10**9).plan(Question(resnet, size, machine, effort=Effort.within(0.3)))
+    plan = Combined(evaluations=10**9).plan(
+        Question(resnet, size, machine, effort=Effort.within(0.3))
+    )
     assert plan.notes["cut_short"]
     verify(plan, resnet, size, machine)

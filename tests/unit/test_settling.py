@@ -12,8 +12,8 @@ import ooctrain as oc
 from ooctrain.alloc.registry import choose_allocator
 from ooctrain.errors import DoesNotFit
 from ooctrain.execution import placement
+from ooctrain.execution.fit import prepare
 from ooctrain.execution.placement import reserved_peak
-from ooctrain.execution.prepare import prepare
 from ooctrain.execution.settings import Settings
 from ooctrain.rewrite import apply_rewrites
 from ooctrain.sched.planners.registry import get_planner
@@ -30,7 +30,7 @@ class OfOneLimit:
     name = "of-one-limit"
 
     def plan(self, question):
-        return get_planner("belady").plan(question.trace, LEDGER_BYTES, question.machine, **asked)
+        return get_planner("belady").plan(replace(question, budget_bytes=LEDGER_BYTES))
 
 
 def wandering():
@@ -46,8 +46,8 @@ def reserved(steps, monkeypatch):
     monkeypatch.setattr(placement, "MAX_STEPS", steps)
     step = apply_rewrites(oc.trace(wandering(), (8, 3, 4, 4), threads=1), ("fuse", "share_storage"))
     choice = choose_allocator("best-fit", 1 << 30)
-    asked = {"granule": choice.granule}
-    plan = OfOneLimit().plan(Question(step, LEDGER_BYTES, oc.machine("v100-pcie"), **asked))
+    question = Question(step, LEDGER_BYTES, oc.machine("v100-pcie"), choice.granule)
+    plan = OfOneLimit().plan(question)
     found = reserved_peak(plan.schedule, plan.trace, choice)
     monkeypatch.undo()
     return found

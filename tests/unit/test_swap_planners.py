@@ -32,11 +32,12 @@ from ooctrain.sched.planners.dynprog import (
     solve,
 )
 from ooctrain.sched.planners.greedy import shortest_prefix
-from ooctrain.sched.planners.hmms import Offloadable, ends_of_offload, starts_of_prefetch, take
+from ooctrain.sched.planners.hmms import ends_of_offload, starts_of_prefetch
 from ooctrain.sched.planners.lms import LevelGraph, Lms, Trip, peak, search
 from ooctrain.sched.planners.registry import get_planner
 from ooctrain.sched.planners.vdnn import candidates
 from ooctrain.sched.planning.chain_view import chain_view
+from ooctrain.sched.planning.offloadable import Offloadable, take
 from ooctrain.sched.planning.planner import make_plan
 from ooctrain.sched.planning.question import Question
 from ooctrain.sched.planning.swap import check_budget, swap_gaps
@@ -664,7 +665,9 @@ def test_what_window_cyclic_does_not_simulate_is_not_the_fastest(monkeypatch):
         simulated.clear()
         plan = planner.plan(Question(trace, budget_bytes, machine))
         some = len(simulated)
-        assert plan == planner.plan(Question(trace, budget_bytes, machine, host_budget_bytes=10**12))
+        assert plan == planner.plan(
+            Question(trace, budget_bytes, machine, host_budget_bytes=10**12)
+        )
         fewer += 2 * some < len(simulated)
     assert fewer
 

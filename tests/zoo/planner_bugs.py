@@ -154,7 +154,7 @@ class LimitsMissingHost(Naive):
     """Knows the host budget only by name."""
 
     def plan(self, question):
-        return super().plan(question)
+        return super().plan(replace(question, host_budget_bytes=None))
 
 
 class MinimumPlusSlack(Naive):
@@ -204,7 +204,9 @@ class ClaimsItsOwnEstimate(KeepAll):
 
     def plan(self, question):
         plan = super().plan(question)
-        return replace(plan, makespan_us=sum(call_durations_ns(question.trace, question.machine)) / 1000)
+        return replace(
+            plan, makespan_us=sum(call_durations_ns(question.trace, question.machine)) / 1000
+        )
 
 
 # ------------------------------------------------------------------ the engine

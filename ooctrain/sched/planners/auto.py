@@ -1,12 +1,12 @@
 """auto: in-core where it fits, else the best of the quick planners, else a search.
 
 Planning costs milliseconds and a step costs seconds, so `auto` runs several planners, by the tables
-`QUICK` and `THOROUGH`, and returns the plan of the least cost. A plan is *near* while it takes at
-most `NEAR` times what no list beats; with no plan, nothing is near. Each row of a table says when
-its planners run, and why. Planners that move parts of variables plan in whole chunks, so that the
-plan can be executed with the default allocator; one to the byte, which cannot always be, is taken
-only if it is faster by more than `NEAR`. Read next: `portfolio.py`, which runs them; `registry.py`;
-docs/planners.md for what each row gains.
+`IN_CORE`, `QUICK` and `THOROUGH`, and returns the plan of the least cost. A plan is *near* while it
+takes at most `NEAR` times what no list beats; with no plan, nothing is near. Each row of a table
+says why its planners run, and when. Planners that move parts of variables plan in whole chunks, so
+that the plan can be executed with the default allocator; one to the byte, which cannot always be,
+is taken only if it is faster by more than `NEAR`. Read next: `portfolio.py`, which runs them;
+`registry.py`; docs/planners.md for what each row gains.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from ooctrain.sched.planners.lms import LmsGrid
 from ooctrain.sched.planners.lru import Lru
 from ooctrain.sched.planners.naive import Naive
 from ooctrain.sched.planners.pofo import Pofo
-from ooctrain.sched.planners.portfolio import NEAR, Entry, Portfolio
+from ooctrain.sched.planners.portfolio import NEAR, Portfolio, Turn
 from ooctrain.sched.planners.prefix import Prefix
 from ooctrain.sched.planners.revolve import Revolve
 from ooctrain.sched.planners.rotor import Rotor
@@ -110,10 +110,13 @@ class Auto:
             question = replace(question, effort=effort)
         portfolio = Portfolio(question)
         race = Race(portfolio, self._others)
-        portfolio.deadline = question.effort.deadline.keeping(SEARCH_SHARE)
-        race.run(QUICK)
-        portfolio.deadline = question.effort.deadline
-        race.run(THOROUGH)
+        if race.fits:
+            race.run(IN_CORE)
+        else:
+            portfolio.deadline = question.effort.deadline.keeping(SEARCH_SHARE)
+            race.run(QUICK)
+            portfolio.deadline = question.effort.deadline
+            race.run(THOROUGH)
         found = portfolio.outcome(self.name)
         return replace(found, notes={**found.notes, "chosen": portfolio.chosen})
 
@@ -130,16 +133,16 @@ class Race:
         self.portfolio, self.question = portfolio, portfolio.question
         self._others = others
         self.calls = len(self.question.trace.calls)
-        self.fits = portfolio.run(Entry(KeepAll())) is not None
+        self.fits = portfolio.run(Turn(KeepAll())) is not None
         self.rewriting: Sequence[Planner] = ()
 
-    def run(self, stages: Iterable[Stage]) -> None:
-        """Runs the entries of the stages whose conditions hold."""
+    def run(self, stages: Iterable[AutoStage]) -> None:
+        """Runs the turns of the stages whose conditions hold."""
         for stage in stages:
-            for entry in stage.entries(self) if stage.when(self) else ():
-                if stage.until_near and self.is_near:
+            for turn in stage.turns(self) if stage.when(self) else ():
+                if stage.until_near and self.near:
                     break
-                self.portfolio.run(entry)
+                self.portfolio.run(turn)
 
     @cached_property
     def near_us(self) -> float:
@@ -149,16 +152,24 @@ class Race:
         return NEAR * bound.makespan_us
 
     @property
-    def is_near(self) -> bool:
-        """Whether the best plan is."""
+    def found(self) -> bool:
+        """Whether there is a plan."""
+        return self.portfolio.best is not None
+
+    @property
+    def near(self) -> bool:
+        """Whether the best plan is near the bound."""
         return self.portfolio.best_us <= self.near_us
 
     @property
-    def is_far(self) -> bool:
-        """Whether the best plan, if there is one, is so far from the bound that a rewritten step
-        is worth its planning.
-        """
-        return self.portfolio.best_us > FAR / NEAR * self.near_us and not self.portfolio.is_over()
+    def worth_more(self) -> bool:
+        """Whether it is not, and there is time."""
+        return not self.near and not self.portfolio.is_over()
+
+    @property
+    def far(self) -> bool:
+        """Whether it is so far away that a rewritten step is worth its planning."""
+        return self.portfolio.best_us > FAR / NEAR * self.near_us
 
     @cached_property
     def chunks(self) -> Question | None:
@@ -197,78 +208,46 @@ class Race:
             return ()
 
 
-class Stage(NamedTuple):
-    """A row of the table.
+class AutoStage(NamedTuple):
+    """A row of a table.
 
     Args:
-        when: looked at before the first of its planners.
-        entries: what runs, in this order.
-        why: what the planners gain there.
+        why: what its planners gain there.
+        turns: what runs, in this order.
+        when: condition, looked at before the first of them.
         until_near: whether the rest is left out once a plan is near.
     """
 
-    when: Callable[[Race], bool]
-    entries: Callable[[Race], Iterable[Entry]]
     why: str
+    turns: Callable[[Race], Iterable[Turn]]
+    when: Callable[[Race], bool] = lambda race: True
     until_near: bool = False
 
 
-def _fits(race: Race) -> bool:
-    return race.fits
-
-
-def _does_not_fit(race: Race) -> bool:
-    return not race.fits
-
-
-def _not_near(race: Race) -> bool:
-    return not race.fits and not race.is_near
-
-
-def _near_and_not_long(race: Race) -> bool:
-    return not race.fits and race.is_near and race.calls <= MOST_CALLS_QUICK
-
-
-def _found(race: Race) -> bool:
-    return not race.fits and race.portfolio.best is not None
-
-
-def _not_near_yet(race: Race) -> bool:
-    return _not_near(race) and not race.portfolio.is_over()
-
-
-def _nothing_yet(race: Race) -> bool:
-    return not race.fits and race.portfolio.best is None
-
-
-def _far_and_not_rewritten(race: Race) -> bool:
-    return not race.fits and not race.rewriting and race.is_far
-
-
-def _run(*planners: Planner) -> Callable[[Race], Iterator[Entry]]:
+def _run(*planners: Planner) -> Callable[[Race], Iterator[Turn]]:
     """Planners on the step as it is."""
 
-    def entries(race: Race) -> Iterator[Entry]:
+    def turns(race: Race) -> Iterator[Turn]:
         for planner in planners:
             moves_parts = isinstance(planner, Belady | Combined)
-            yield Entry(planner, race.chunks if moves_parts else None)
+            yield Turn(planner, race.chunks if moves_parts else None)
 
-    return entries
+    return turns
 
 
-def _inputs_earlier(race: Race) -> Iterator[Entry]:
-    yield Entry(Belady(), gain=NEAR)
-    yield Entry(Prefix(), gain=NEAR)
+def _inputs_earlier(race: Race) -> Iterator[Turn]:
+    yield Turn(Belady(), gain=NEAR)
+    yield Turn(Prefix(), gain=NEAR)
     if race.calls <= SHORT_STEP:
-        yield Entry(Combined(), gain=NEAR)
+        yield Turn(Combined(), gain=NEAR)
 
 
-def _rewriting(race: Race) -> Iterator[Entry]:
+def _rewriting(race: Race) -> Iterator[Turn]:
     race.rewriting = race.others(race.portfolio.best)
-    yield from map(Entry, race.rewriting)
+    yield from map(Turn, race.rewriting)
 
 
-def _searches(race: Race) -> Iterator[Entry]:
+def _searches(race: Race) -> Iterator[Turn]:
     question, granule = race.question, race.question.granule
     granules = [in_chunks(granule) if granule.ranges else granule]
     if granule.ranges and question.cost is not makespan_us:
@@ -278,19 +257,19 @@ def _searches(race: Race) -> Iterator[Entry]:
         for which in granules:
             effort = question.effort.share(1 / len(granules))
             asked = None if which == granule else replace(question, granule=which, effort=effort)
-            yield Entry(Combined(), asked, form)
+            yield Turn(Combined(), asked, form)
 
 
-def _in_bytes(race: Race) -> Iterator[Entry]:
+def _in_bytes(race: Race) -> Iterator[Turn]:
     question, form = race.question, race.best_form
     alone = without_host(question)
     if race.calls > TWICE_SEARCHED and alone != question:
-        yield Entry(Combined(), alone, form, gain=NEAR)
+        yield Turn(Combined(), alone, form, gain=NEAR)
     if wasted(question):
-        yield Entry(Combined(), form=form, gain=NEAR)
+        yield Turn(Combined(), form=form, gain=NEAR)
 
 
-def _rest(race: Race) -> Iterator[Entry]:
+def _rest(race: Race) -> Iterator[Turn]:
     planners: list[Planner] = []
     if race.calls < LONG_STEP:
         planners += [Rotor(), Pofo(), BnRecompute(), TflmsHybrid(), Capuchin(), LmsGrid()]
@@ -299,50 +278,69 @@ def _rest(race: Race) -> Iterator[Entry]:
             Lru(), ChenSqrt(), Revolve(), DynProg(), Vdnn(), Hmms(), Prefix(), WindowCyclic(),
             CheckmateLp(), Checkmate(),
         ]  # fmt: skip
-    return (Entry(planner, gain=NEAR) for planner in planners)
+    return (Turn(planner, gain=NEAR) for planner in planners)
 
 
-def _other_forms(race: Race) -> Iterator[Entry]:
+def _other_forms(race: Race) -> Iterator[Turn]:
     for form in race.question.forms:
         if race.portfolio.best is None:
-            yield Entry(SlidingWindow(), form=form)
+            yield Turn(SlidingWindow(), form=form)
 
 
-def _rewriting_all_the_same(race: Race) -> Iterator[Entry]:
-    return (Entry(planner, gain=NEAR) for planner in race.others(None))
+def _rewriting_all_the_same(race: Race) -> Iterator[Turn]:
+    return (Turn(planner, gain=NEAR) for planner in race.others(None))
 
 
-#: What `auto` is, after `keep-all`. Measured: docs/planners.md; for windows over ResNet-18,
-#: ResNet-50 and VGG-11, two links and five budgets. A share of the time is left to `THOROUGH`.
-QUICK: tuple[Stage, ...] = (
-    Stage(
-        _fits, _inputs_earlier,
-        "what is dropped or moved leaves room for inputs, which then come in while calls run",
-        until_near=True,
+#: What `auto` is, after `keep-all`: where the step fits; where it does not, what is quick, which
+#: leaves a share of the time; and the rest. Measured: docs/planners.md; for windows over ResNet-18,
+#: ResNet-50 and VGG-11, two links and five budgets.
+IN_CORE: tuple[AutoStage, ...] = (
+    AutoStage(
+        "what moves or is dropped leaves room for inputs, which then come in while calls run",
+        _inputs_earlier, until_near=True,
     ),
-    Stage(_does_not_fit, _run(SlidingWindow()), "gains most, and time may run out"),
-    Stage(_not_near, _run(Dtr(), SuperNeurons()), "compute again, and need less host memory"),
-    Stage(_does_not_fit, _run(Belady()), "moves the fewest bytes"),
-    Stage(_near_and_not_long, _run(Dtr(), Prefix()), "take less than a second, and gain up to 3 %"),
-    Stage(_found, _rewriting, "bands, where what no list beats is longer than the calls"),
 )  # fmt: skip
-THOROUGH: tuple[Stage, ...] = (
-    Stage(
-        _not_near, _searches, "offloading and recomputation together, over the step's forms",
-        until_near=True,
+QUICK: tuple[AutoStage, ...] = (
+    AutoStage("gains most, and time may run out", _run(SlidingWindow())),
+    AutoStage(
+        "compute again, and need less host memory", _run(Dtr(), SuperNeurons()),
+        when=lambda race: not race.near,
     ),
-    Stage(
-        _does_not_fit,
+    AutoStage("moves the fewest bytes", _run(Belady())),
+    AutoStage(
+        "take less than a second, and gain up to 3 %", _run(Dtr(), Prefix()),
+        when=lambda race: race.near and race.calls <= MOST_CALLS_QUICK,
+    ),
+    AutoStage(
+        "bands, where what no list beats is longer than the calls", _rewriting,
+        when=lambda race: race.found,
+    ),
+)  # fmt: skip
+THOROUGH: tuple[AutoStage, ...] = (
+    AutoStage(
+        "offloading and recomputation together, over the step's forms", _searches,
+        when=lambda race: not race.near, until_near=True,
+    ),
+    AutoStage(
+        "the default window loses up to 10 % to the best of twelve; with these three, nothing",
         _run(
             SlidingWindow(size=2, persistent="device"), SlidingWindow(size=1, persistent="host"),
             SlidingWindow(size=0.75, persistent="host"), Naive(),
         ),
-        "the default window loses up to 10 % to the best of twelve; with these three, nothing",
     ),
-    Stage(_not_near_yet, _in_bytes, "lists without copies; what chunks waste", until_near=True),
-    Stage(_not_near_yet, _rest, "win on some networks, or on short steps alone", until_near=True),
-    Stage(_nothing_yet, _other_forms, "another form may be all that fits"),
-    Stage(_far_and_not_rewritten, _rewriting_all_the_same, "bands, where all else is 10 % away"),
+    AutoStage(
+        "lists without copies; what chunks waste", _in_bytes,
+        when=lambda race: race.worth_more, until_near=True,
+    ),
+    AutoStage(
+        "win on some networks, or on short steps alone", _rest,
+        when=lambda race: race.worth_more, until_near=True,
+    ),
+    AutoStage("another form may be all that fits", _other_forms, when=lambda race: not race.found),
+    AutoStage(
+        "bands, where all else is 10 % away", _rewriting_all_the_same,
+        when=lambda race: not race.rewriting and race.far,
+    ),
 )  # fmt: skip
 
 

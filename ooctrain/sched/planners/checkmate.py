@@ -14,10 +14,10 @@ over R, S, U and FREE, the two-phase rounding. Departures: values instead of nod
 node with several outputs may keep some; a storage that an output takes over is let go; only R has
 to be whole, since for whole R the least S and the greatest FREE are. Long steps are grouped
 (`grouped_calls`, as Rockmate does, Zhao et al. 2023, in small), which costs optimality, as do their
-narrower choices: only forward nodes run again, and only in the backward pass; there, and where the
-search has found nothing when it ends, the relaxation rounded, and what needs least, take its place;
-the rounding tries several thresholds and memory allowances, where the paper has one of each. Where
-the step fits as it is, nothing runs again, and no program is solved. No other planner takes part.
+narrower choices: only forward nodes run again, and only in the backward pass. Where the search ends
+before the optimum, the answer is no worse than the relaxation rounded, which tries several
+thresholds and memory allowances where the paper has one of each, nor than dropping all. Where the
+step fits as it is, nothing runs again, and no program is solved. No other planner takes part.
 Read next: `rotor.py` for chains; `combined.py`, which takes these lists as starts.
 """
 
@@ -150,11 +150,14 @@ class Rematerialising:
         return passed
 
     def at_least_once_us(self, bound_us: float) -> float:
-        """A bound, or what it takes to run each call once, which is one too."""
-        return max(bound_us, sum(self.call_ns) / 1000)
+        """A program's bound with the calls of groups that run once in any list, which it does not
+        count; or what it takes to run each call once, which is a bound too.
+        """
+        once_ns = sum(self.call_ns) - sum(self.node_ns)
+        return max(bound_us + once_ns / 1000, sum(self.call_ns) / 1000)
 
     def plan(self) -> Plan:
-        """The plan of what the program finds; where it finds nothing, of what else fits."""
+        """The plan of what computes least: of what the program finds, and what fits anyway."""
         budget_bytes = self.question.budget_bytes
         known = self._ways(extremes(self.question.trace))
         if all(way.need_bytes > budget_bytes for way in known):
@@ -163,15 +166,12 @@ class Rematerialising:
         if least.need_bytes > budget_bytes:
             raise infeasible(self.name, budget_bytes, least.need_bytes, least.witness)
         if known[0].need_bytes <= budget_bytes:  # nothing computes less than to run each call once
-            found = known[:1]
             notes: Mapping[str, Any] = {"bound_us": known[0].time_ns / 1000, "ended": "optimal"}
         else:
-            chosen, notes = self.planner.within(self)
-            found = self._ways(chosen)
-        fitting = (
-            [way for way in ways if way.need_bytes <= budget_bytes] for ways in (found, known)
-        )
-        best = min(next(filter(None, fitting)), key=lambda way: way.time_ns)
+            found, notes = self.planner.within(self)
+            known += self._ways(found)
+        fitting = (way for way in known if way.need_bytes <= budget_bytes)
+        best = min(fitting, key=lambda way: way.time_ns)
         return self._noted(plan_of(self.name, self.question, Decisions(best.runs)), notes)
 
     def _ways(self, choices: Iterable[Sequence[Run]]) -> list[TimedRuns]:
@@ -188,8 +188,8 @@ class Rematerialising:
 
     def _noted(self, plan: Plan, notes: Mapping[str, Any]) -> Plan:
         """The plan, and how far its computing may be from the least of what the program allows:
-        where calls are grouped, of lists that run a group as a whole. Where the program found
-        nothing, what takes its place may run part of a group; then the gap may be below 0.
+        where calls are grouped, of lists that run a group as a whole. To drop all may run part of
+        a group; then the gap may be below 0.
         """
         runs = [i.call for i in plan.schedule.instructions if isinstance(i, Run)]
         call_ns = call_durations_ns(plan.trace, self.question.machine)
@@ -263,9 +263,10 @@ class Checkmate(ByStages):
         is_bound = found.ended != "infeasible"  # where groups do not fit, single calls may
         bound_us = asked.at_least_once_us(found.bound * program.unit_ns / 1000)
         notes = {"bound_us": bound_us if is_bound else None, "ended": found.ended}
-        if found.values:
-            return [asked.graph.runs(program.chosen(found.values))], notes
-        return roundings_within(asked)[0], notes
+        runs = [asked.graph.runs(program.chosen(found.values))] if found.values else []
+        if found.ended != "optimal":
+            runs += roundings_within(asked)[0]
+        return runs, notes
 
 
 @dataclass(frozen=True, slots=True)

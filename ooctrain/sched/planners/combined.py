@@ -30,7 +30,7 @@ from ooctrain.sched.planners.belady import Belady, offload
 from ooctrain.sched.planners.checkmate import Checkmate
 from ooctrain.sched.planners.dtr import Dtr
 from ooctrain.sched.planners.keep_all import KeepAll
-from ooctrain.sched.planners.portfolio import Entry, Portfolio
+from ooctrain.sched.planners.portfolio import Portfolio, Turn
 from ooctrain.sched.planners.prefix import Prefix
 from ooctrain.sched.planners.window import SlidingWindow, WindowCyclic
 from ooctrain.sched.planning.effort import Deadline, check_evaluations
@@ -116,11 +116,10 @@ class Combined:
         portfolio, is_short = Portfolio(question), len(question.trace.calls) <= CALLS
         promised = self.by_promise(question, CLEARLY)
         for ns, form in promised:
-            as_it_is = is_short and not form
-            if portfolio.best_us * 1000 > ns or as_it_is:
-                portfolio.run(Entry(self, form=form))
-            else:
+            too = is_short and not form
+            if portfolio.best is not None and portfolio.best_us * 1000 <= ns and not too:
                 break
+            portfolio.run(Turn(self, form=form))
         return portfolio.outcome(self.name)
 
     def by_promise(self, question: Question, clearly: float = 0.0) -> list[Promised]:
@@ -273,7 +272,7 @@ class _Starts(Portfolio):
         short = is_short_of_host(self.question)
         for planner in planners:
             began_s = time.monotonic()
-            plan = self.run(Entry(planner))
+            plan = self.run(Turn(planner))
             if planner.name == "belady":
                 self.writing_s = WRITING * (time.monotonic() - began_s)
             if plan is None:

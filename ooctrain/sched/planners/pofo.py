@@ -3,8 +3,8 @@
 Recomputation costs the processor and offloading costs the link, so both together make room at less
 cost than either alone. The first sweep sends as much as the link can carry meanwhile; of the rest
 it keeps checkpoints, from which rotor differentiates stage by stage. `BlockSearch` decides; bytes
-and time are found from the list that results. The plan is the fastest of the best row of blocks,
-rotor's plan without a link, and dynprog's plan without recomputation.
+and time are found from the list that results. Rotor's plan without a link and dynprog's without
+recomputation are special cases, which slots of memory may round away: they take part as they are.
 
 The program's optimum is that of this class: each value that is kept in the first sweep stays or
 leaves as a whole, in ascending order, and comes back in descending order; copies may pause and take

@@ -4,7 +4,7 @@ Which planners run, in which order, and when it is enough stands elsewhere: in t
 in the starts of `combined`. Here stands what is the same for all of them. Plans are compared by the
 question's `cost`. A time limit ends the portfolio as soon as there is a plan. Refusals of planners
 are remembered, and become the error where there is no plan; a planner that fails does not end the
-others. An entry may plan another form of the step (`Question.forms`), or a stricter question, such
+others. A turn may plan another form of the step (`Question.forms`), or a stricter question, such
 as one in whole chunks of memory: then its plan is a plan of the portfolio's question, too, but its
 refusal says nothing. Source: algorithm portfolios (Huberman, Lukose and Hogg 1997). Read next:
 `auto.py`, `combined.py`.
@@ -28,8 +28,8 @@ NEAR = 1.03
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
-    """One planner's part in a portfolio.
+class Turn:
+    """One planner's turn in a portfolio.
 
     Args:
         question: a stricter one than the portfolio's; None: that one.
@@ -48,12 +48,12 @@ class Portfolio:
     """One question, and what came of it so far.
 
     Attributes:
-        deadline: entries run until then, once there is a plan; at first the question's.
+        deadline: turns run until then, once there is a plan; at first the question's.
         best: the plan of the least cost.
         best_us: its cost; infinite before there is one.
         chosen: name of its planner.
         refusals, failures: errors of planners without a plan.
-        cut_short: whether time was over before an entry.
+        cut_short: whether time was over before a turn.
     """
 
     question: Question
@@ -74,37 +74,37 @@ class Portfolio:
         self.cut_short |= over
         return over
 
-    def run(self, entry: Entry) -> Plan | None:
-        """The plan of an entry, which stays if it is the best; None: there is none, or no time."""
+    def run(self, turn: Turn) -> Plan | None:
+        """The plan of a turn, which stays if it is the best; None: there is none, or no time."""
         if self.is_over():
             return None
-        asked = entry.question or self.question
+        asked = turn.question or self.question
         effort = replace(asked.effort, deadline=asked.effort.deadline.or_earlier(self.deadline))
-        trace = asked.forms[entry.form] if entry.form else asked.trace
+        trace = asked.forms[turn.form] if turn.form else asked.trace
         asked = replace(asked, trace=trace, effort=effort, forms={})
         try:
-            plan = ask(entry.planner, asked)
+            plan = ask(turn.planner, asked)
         except Withheld:  # a course wheel comes without this planner
             return None
         except PartFailed as failure:
             self.failures.append(failure)
             return None
         except Infeasible as refusal:
-            if entry.question is None:
+            if turn.question is None:
                 self.refusals.append(refusal)
             return None
         plan = self._counted(plan)
-        if entry.form:
-            plan = replace(plan, rewrites=(entry.form, *plan.rewrites))
+        if turn.form:
+            plan = replace(plan, rewrites=(turn.form, *plan.rewrites))
         cost_us = self.question.cost(plan)
-        if entry.gain * cost_us < self.best_us:
-            self.best, self.best_us, self.chosen = plan, cost_us, entry.planner.name
+        if turn.gain * cost_us < self.best_us:
+            self.best, self.best_us, self.chosen = plan, cost_us, turn.planner.name
         return plan
 
-    def run_all(self, entries: Iterable[Entry]) -> None:
-        """Runs some entries in turn."""
-        for entry in entries:
-            self.run(entry)
+    def run_all(self, turns: Iterable[Turn]) -> None:
+        """Runs some turns, one after another."""
+        for turn in turns:
+            self.run(turn)
 
     def outcome(self, name: str) -> Plan:
         """The best plan, with remarks on what failed.

@@ -87,9 +87,12 @@ def get_planner(spec: str, known: Factories = PLANNERS) -> Planner:
         known: what the names mean.
 
     Raises:
-        ConfigError: unknown name, file or parameter; the nearest known one is suggested.
+        ConfigError: unknown name, file or parameter; the nearest known one is suggested. Or what it
+            names cannot plan.
     """
-    return specs.resolve(spec, known, group=ENTRY_POINTS, what="planner")
+    found: Planner = specs.resolve(spec, known, group=ENTRY_POINTS, what="planner")
+    _check_planner(found)
+    return found
 
 
 def as_planner(planner: str | Planner | type, known: Factories = PLANNERS) -> Planner:
@@ -99,26 +102,25 @@ def as_planner(planner: str | Planner | type, known: Factories = PLANNERS) -> Pl
         ConfigError: as `get_planner`, or an object that cannot plan.
     """
     if isinstance(planner, str):
-        found: Planner = get_planner(planner, known)
-    else:
-        found = planner() if isinstance(planner, type) else planner
-    if not callable(getattr(found, "plan", None)) or not hasattr(found, "name"):
-        raise ConfigError(
-            f"{type(found).__name__} is not a planner: it has no `name` or no `plan`",
-            code="OOC-108",
-            fix="ooctrain/sched/planning/planner.py says what a planner has",
-        )
-    _check_call(found)
+        return get_planner(planner, known)
+    found = planner() if isinstance(planner, type) else planner
+    _check_planner(found)
     return found
 
 
-def _check_call(planner: Planner) -> None:
-    """Raises ConfigError where `plan` does not take one question."""
+def _check_planner(planner: Planner) -> None:
+    """Raises ConfigError where it has no `name`, or no `plan` that takes one question."""
+    if not callable(getattr(planner, "plan", None)) or not hasattr(planner, "name"):
+        raise ConfigError(
+            f"{type(planner).__name__} is not a planner: it has no `name` or no `plan`",
+            code="OOC-108",
+            fix="ooctrain/sched/planning/planner.py says what a planner has",
+        )
     try:
         inspect.signature(planner.plan).bind(None)
     except TypeError as error:
         raise ConfigError(
-            f"{type(planner).__name__}.plan cannot be asked for a plan: {error}", code="OOC-108",
+            f"{type(planner).__name__}.plan does not take one question: {error}", code="OOC-108",
             fix="def plan(self, question): trace, budget_bytes, machine, granule, "
             "host_budget_bytes, seed are attributes of the question; docs/howto/planner.md has an "
             "adapter for planners that take them one by one",

@@ -25,11 +25,11 @@ from dataclasses import dataclass
 
 from ooctrain.errors import Infeasible
 from ooctrain.layers.conv2d import Conv2d
-from ooctrain.sched.planners.hmms import Offloadable, check_ratio, offloadable_storages, take
 from ooctrain.sched.planning.chain_view import ChainView, chain_view
 from ooctrain.sched.planning.decisions import Decisions, runs_once
 from ooctrain.sched.planning.list_writer import ListWriter, writer_with_resident_parameters
 from ooctrain.sched.planning.lower import lower_timed
+from ooctrain.sched.planning.offloadable import Offloadable, check_ratio, offloadable_storages, take
 from ooctrain.sched.planning.planner import check_host, infeasible, make_plan, turning_point
 from ooctrain.sched.planning.question import Question
 from ooctrain.sched.planning.swap import swap_gaps, swap_plan

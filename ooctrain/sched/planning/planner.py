@@ -56,7 +56,7 @@ class Planner(Protocol):
 
 @collecting_rarely()
 def ask(planner: Planner, question: Question) -> Plan:
-    """What a planner returns, whoever wrote it.
+    """What a planner returns, be it of the library or another one.
 
     Raises:
         Infeasible: the planner's.

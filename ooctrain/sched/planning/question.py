@@ -6,7 +6,7 @@ alive during each call, which gaps may be spent on the host, minimum and peak) i
 is first read, once for all planners that get the same step: `dataclasses.replace` keeps it. A
 planner reads what it needs: one that knows no search does not look at `effort`, one that makes a
 single list does not look at `cost` and `forms`. Read next: `planner.py`, the interface;
-`sched/planners/naive.py`, a planner that reads little, and `belady.py`, one that reads more.
+`sched/planners/naive.py`, which reads little, and `sched/planners/belady.py`, which reads more.
 """
 
 from __future__ import annotations
