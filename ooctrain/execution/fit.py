@@ -307,8 +307,7 @@ class Fit:
         choose = partial(any_allocator, granule) if granule else chooser(trace, settings)
         notices = spill_notices(settings.spill, machine)  # first: no plan for a bad folder
         step = rewritten(trace, settings.rewrites)
-        # An allocator may round coarser in a larger arena, so it is asked for one of about this
-        # size.
+        # An allocator may round coarser in a larger arena, so one of about this size is chosen.
         roomy = choose(2 * trace_peak_bytes(step.trace), False)
         as_planner(settings.planner)  # a wrong name is an error, even where nothing is planned
         step = step.pinned_for(roomy.granule)
@@ -323,14 +322,11 @@ class Fit:
         return self.at_or_refused(self.step.bytes_of(self.settings.budget))
 
     def at_or_refused(self, budget_bytes: int) -> PreparedStep:
-        """The same within a number of bytes."""
+        """The same within a number of bytes; a refusal names a budget that was tried and does."""
         try:
             return self.at(self.settings, budget_bytes)
-        except Infeasible as refusal:
-            asked = f"{format_bytes(budget_bytes)} ({budget_bytes} bytes)"
-            raise self._with_least(refusal, asked) from refusal.__cause__
-        except DoesNotFit as refusal:
-            raise self._with_least_place(refusal) from None
+        except (Infeasible, DoesNotFit) as refusal:
+            raise self._tried_refusal(refusal, budget_bytes) from refusal.__cause__
 
     def in_memory(self) -> PreparedStep:
         """In-core where that fits; else the division whose step is the quickest, exact ones first.
@@ -362,9 +358,7 @@ class Fit:
         with suppress(Infeasible, DoesNotFit):
             found.append(self.at(at_once(self.settings), memory_bytes))
         several = bool(found) and self.settings.spill is None
-        most = max(
-            1, MOST_CALLS // max(1, len(self.step.original.calls))
-        )  # a search takes a minute
+        most = max(1, MOST_CALLS // max(1, self._calls))  # a search of a long step takes a minute
         for share in HOST_SHARES[: most if several else 1]:
             if share and min(map(step_us, found)) <= enough_us:
                 break
@@ -381,10 +375,10 @@ class Fit:
         roomy = self.choose(2 * trace_peak_bytes(self.step.trace), False)
         asked = Question(self.step.trace, MAX_BYTES, self.machine, granule=self.step.granule)
         plan, how = KeepAll().plan(asked), replace(self.settings, planner=KeepAll())
-        arena_bytes = (
-            plan.peak_bytes if self.exact else reserved_peak(plan.schedule, plan.trace, roomy)
-        )
-        return self.within(how, Room(arena_bytes, self._host_bytes(self.settings.host_budget)))
+        arena_bytes = plan.peak_bytes
+        if not self.exact:
+            arena_bytes = reserved_peak(plan.schedule, plan.trace, roomy)
+        return self.within(how, Room(arena_bytes, self._host_bytes(how.host_budget)))
 
     # The predicate: whether a step, planned for some limits, takes no more than its room.
 
@@ -438,7 +432,13 @@ class Fit:
                 less = asked.arena_bytes - over - min(over, SPARE_BYTES)
                 asked = asked._replace(arena_bytes=less)
                 effort = Effort.within(how.time_limit_s, how.evaluations)
-        raise self._no_room(first or 0, room.host_bytes or 0)
+        first, host_bytes = first or 0, room.host_bytes or 0
+        raise DoesNotFit(
+            "the host slab does not fit: slots leave gaps between them", reserved_bytes=first,
+            budget_bytes=host_bytes, minimum_bytes=first, needs="host",
+            numbers=f"host budget {format_bytes(host_bytes)}, slab {format_bytes(first)}",
+            fix=_slab_fix(first),
+        )  # fmt: skip
 
     def _slab(self, found: PreparedStep, room: Room) -> tuple[int, int]:
         """The length of its slab, and how much of it is too much."""
@@ -520,60 +520,66 @@ class Fit:
         may find one in less.
         """
         yield at_once(self.settings), LEAST_TRIES
-        short, planner = (
-            len(self.step.original.calls) <= MOST_BANDED_CALLS,
-            as_planner(self.settings.planner),
-        )
-        asks = isinstance(planner, Auto) and planner.has_rewriting_planners
-        if short and asks and can_be_banded(self.step.original):
+        planner, short = as_planner(self.settings.planner), self._calls <= MOST_BANDED_CALLS
+        bands = isinstance(planner, Auto) and planner.has_rewriting_planners
+        if bands and short and can_be_banded(self.step.original):
             yield replace(self.settings, planner=LeanBands(), time_limit_s=NO_TIME_S), BANDS_TRIES
 
     def _unhurried(self) -> Settings:
         """How a named budget is tried: in a long step without time to search."""
-        long = len(self.step.original.calls) > SEARCHED_CALLS
+        long = self._calls > SEARCHED_CALLS
         return replace(self.settings, time_limit_s=NO_TIME_S) if long else self.settings
 
-    def _named(self, least_bytes: int) -> tuple[int, PreparedStep] | None:
-        """(a budget that does not do, the step at one above it that does): the first that refusals
-        name, one after the other, or in-core. None: neither does."""
-        how, no, tried = self._unhurried(), least_bytes - 1, least_bytes
-        for _ in range(NAMED_TRIES):
-            found = self._tried(how, tried)
-            if isinstance(found, PreparedStep):
-                return no, found
-            no, tried = tried, getattr(found, "minimum_bytes", None) or 0
-            if tried <= no:
-                break
-        with suppress(OoctrainError):
-            most = self.in_core.budget_bytes
-            last = self._tried(how, most) if no < most else None
-            return (no, last) if isinstance(last, PreparedStep) else None
-        return None
-
-    def _with_least(self, refusal: Infeasible, asked: str) -> Infeasible:
-        """A refusal whose budget does; itself if that which it names does, or if it names none."""
-        named = refusal.minimum_bytes
+    def _tried_refusal(
+        self, refusal: Infeasible | DoesNotFit, budget_bytes: int
+    ) -> Infeasible | DoesNotFit:
+        """A refusal with a budget that was tried and does; itself if that which it names does, or
+        if it names none."""
+        named, how = refusal.minimum_bytes, self._unhurried()
         if named is None or self._is_known_to_do(named):
             return refusal
-        between = self._named(named)
-        if between is None:
-            return Infeasible(
-                f"planner {as_planner(self.settings.planner).name!r} has no plan at this budget, "
-                "and none is known at which it has", minimum_bytes=None, needs="host",
-                numbers=f"budget {asked}; {format_bytes(named)} ({named} bytes), which would do "
-                "for the list alone, and the in-core peak have been tried",
-                fix="a larger host budget, another planner, or allocator va",
-            )  # fmt: skip
-        if between[1].size_bytes == named:
+        if isinstance(refusal, DoesNotFit) and refusal.needs == "host":
+            tried = partial(self._tried_beside, how, budget_bytes)
+            _, asked, found = self._first_named(named, tried)
+            least = None if found is None else asked
+            return refusal.naming(least, _slab_fix(least))
+        no, _, found = self._first_named(named, partial(self._tried, how))
+        if found is None:
+            found = self._in_core_above(no, how)
+        if found is None:
+            return _no_plan_known(refusal, as_planner(how.planner).name, budget_bytes)
+        if found.size_bytes == named:
             return refusal
-        best = self._least(*between, [(self._unhurried(), BUDGET_TRIES)]).size_bytes
-        return Infeasible(
-            refusal.what, minimum_bytes=best, witness_call=refusal.witness_call,
-            where=refusal.where,
-            numbers=f"budget {asked}, {format_bytes(best)} ({best} bytes) have been found to be "
-            "enough", fix=f"a budget of {best} bytes, a larger host budget, a smaller batch, or "
-            "another planner",
-        )  # fmt: skip
+        least = self._least(no, found, [(how, BUDGET_TRIES)]).size_bytes
+        return _found_enough(refusal, least, budget_bytes)
+
+    def _first_named(
+        self, named: int, tried: Callable[[int], PreparedStep | OoctrainError]
+    ) -> tuple[int, int, PreparedStep | None]:
+        """(what does not do, what was tried next, its step if it does), of budgets that refusals
+        name, one after the other. The budget in question plays no part in it."""
+        no, asked = named - 1, named
+        for _ in range(NAMED_TRIES):
+            found = tried(asked)
+            if isinstance(found, PreparedStep):
+                return no, asked, found
+            no, asked = asked, getattr(found, "minimum_bytes", None) or 0
+            if asked <= no:
+                break
+        return no, asked, None
+
+    def _in_core_above(self, no: int, how: Settings) -> PreparedStep | None:
+        """The step with as much as it needs in-core, which is tried; None: not above `no`."""
+        with suppress(OoctrainError):
+            most = self.in_core.budget_bytes
+            return self.at(how, most) if no < most else None
+        return None
+
+    def _tried_beside(
+        self, how: Settings, budget_bytes: int, host_bytes: int
+    ) -> PreparedStep | OoctrainError:
+        """The same beside another host budget."""
+        return self._tried(replace(how, host_budget=host_bytes), budget_bytes)
 
     def _is_known_to_do(self, named: int) -> bool:
         """Whether nothing comes on top of the list, and the host has room: then what planners name
@@ -584,9 +590,9 @@ class Fit:
         )
         return self.exact and not is_short_of_host(asked)
 
-    def _with_least_place(self, refusal: DoesNotFit) -> DoesNotFit:
-        """The same for a refusal of the allocator, which names an arena that holds some plan."""
-        return refusal
+    @property
+    def _calls(self) -> int:
+        return len(self.step.original.calls)
 
     @cached_property
     def _least_slab_bytes(self) -> int:
@@ -598,9 +604,8 @@ class Fit:
         comes home, the last of it with a copy, and where the slab is RAM, the inputs lie there too.
         """
         assert self.parts is not None
-        return (
-            self.parts.fixed_bytes + self._least_slab_bytes + values_home_bytes(self.step.original)
-        )
+        home_bytes = values_home_bytes(self.step.original)
+        return self.parts.fixed_bytes + self._least_slab_bytes + home_bytes
 
     def _too_small(self, least_bytes: int) -> Infeasible:
         """The refusal, with a memory in which a plan has been found."""
@@ -615,13 +620,45 @@ class Fit:
             fix=f"--memory {needed} ({format_bytes(needed)}), or a smaller --batch",
         )  # fmt: skip
 
-    def _no_room(self, slab_bytes: int, host_bytes: int) -> DoesNotFit:
-        return DoesNotFit(
-            "the host slab does not fit: slots leave gaps between them", reserved_bytes=slab_bytes,
-            budget_bytes=host_bytes,
-            numbers=f"host budget {format_bytes(host_bytes)}, slab {format_bytes(slab_bytes)}",
-            fix=f"--host-budget {slab_bytes}, or another planner",
-        )  # fmt: skip
+
+def _no_plan_known(
+    refusal: Infeasible | DoesNotFit, planner: str, budget_bytes: int
+) -> Infeasible | DoesNotFit:
+    named = refusal.minimum_bytes or 0
+    if isinstance(refusal, DoesNotFit):
+        return refusal.naming(None, "allocator va, which does not fragment")
+    return Infeasible(
+        f"planner {planner!r} has no plan at this budget, and none is known at which it has",
+        minimum_bytes=None, needs="host",
+        numbers=f"budget {_bytes(budget_bytes)}; {_bytes(named)}, which would do for the list "
+        "alone, and the in-core peak have been tried",
+        fix="a larger host budget, another planner, or allocator va",
+    )  # fmt: skip
+
+
+def _found_enough(
+    refusal: Infeasible | DoesNotFit, least: int, budget_bytes: int
+) -> Infeasible | DoesNotFit:
+    if isinstance(refusal, DoesNotFit):
+        return refusal.naming(least, _place_fix(least))
+    return Infeasible(
+        refusal.what, minimum_bytes=least, witness_call=refusal.witness_call, where=refusal.where,
+        numbers=f"budget {_bytes(budget_bytes)}, {_bytes(least)} have been found to be enough",
+        fix=f"a budget of {least} bytes, a larger host budget, a smaller batch, or another planner",
+    )  # fmt: skip
+
+
+def _place_fix(least: int | None) -> str:
+    larger = "a larger budget" if least is None else f"a budget of {least} bytes"
+    return f"allocator va, which does not fragment, or {larger}"
+
+
+def _slab_fix(least: int | None) -> str:
+    return "another planner" if least is None else f"--host-budget {least}, or another planner"
+
+
+def _bytes(size: int) -> str:
+    return f"{format_bytes(size)} ({size} bytes)"
 
 
 @dataclass(frozen=True)
@@ -649,7 +686,7 @@ class Ledger:
         """
         budget_bytes, cost = self.allocator.budget_bytes, self._mapping_cost
         try:
-            first = self._at(budget_bytes, cost)
+            first = self.at(budget_bytes, cost)
         except Infeasible as refusal:
             raise self._in_whole_pieces(refusal) from None
         if self._fits(first):
@@ -657,7 +694,7 @@ class Ledger:
         found = [self._largest(budget_bytes, cost)]
         if isinstance(self.planner, Auto):
             # The fastest of its plans may be of a kind that the allocator cannot place.
-            other = self._at(budget_bytes, self._us_if_placed)
+            other = self.at(budget_bytes, self._us_if_placed)
             found.append(other if self._fits(other) else None)
             if not any(found):
                 found.append(self._largest(2 * budget_bytes, self._us_if_placed))
@@ -672,28 +709,28 @@ class Ledger:
 
         def tried(limit: int) -> int | None:
             nonlocal best
-            if self._whole(limit) > self._refused:
+            if self._whole(limit) > self.refused_bytes:
                 with suppress(Infeasible):  # which means what it means below: too little
-                    plan, reserved = self._at(limit, cost)
+                    plan, reserved = self.at(limit, cost)
                     if reserved > self.allocator.budget_bytes:
                         return None
                     notes = {**plan.notes, "ledger_limit_bytes": limit}
                     best = replace(plan, notes=notes), reserved
             return limit
 
-        halved(no, self._refused, LEDGER_TRIES, tried, int)
+        halved(no, self.refused_bytes, LEDGER_TRIES, tried, int)
         return best
 
     @cached_property
-    def _refused(self) -> int:
+    def refused_bytes(self) -> int:
         """A limit of the ledger at which, and below which, the planner finds nothing."""
         try:
-            self._at(1, self._mapping_cost)
+            self.at(1, self._mapping_cost)
         except Infeasible as refusal:
             return (refusal.minimum_bytes or 0) - 1
         return 0
 
-    def _at(self, limit_bytes: int, cost: Cost) -> Placed:
+    def at(self, limit_bytes: int, cost: Cost) -> Placed:
         """The plan at a limit, with its reserved peak; each is made once. Raises Infeasible."""
         asked = self._whole(limit_bytes), cost
         if asked not in self._asked:
@@ -771,6 +808,8 @@ class Ledger:
 
     def _does_not_fit(self, reserved: int) -> DoesNotFit:
         budget_bytes = self.allocator.budget_bytes
+        places = [found for _, found in self._asked.values() if found < MAX_BYTES]
+        least = min(places, default=None)  # an arena that holds one of these plans
         needed = (
             "its blocks climb from step to step, beyond any arena; the ledger alone fits"
             if reserved == MAX_BYTES
@@ -781,8 +820,9 @@ class Ledger:
             f"no plan of {self.planner.name!r} fits on allocator {self.allocator.name!r}",
             reserved_bytes=reserved,
             budget_bytes=budget_bytes,
+            minimum_bytes=least,
             numbers=f"budget {format_bytes(budget_bytes)}, {needed}",
-            fix="allocator va, which does not fragment, or a larger budget",
+            fix=_place_fix(least),
         )
 
 
