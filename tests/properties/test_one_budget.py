@@ -67,7 +67,7 @@ def share(samples, trainer):
 
 def check_budgets(budget, uses):
     """All steps have the bytes of the largest that was trained, or that would train them."""
-    prepared, prepare = [], prepare
+    prepared = []
 
     def noted(*given):
         prepared.append(prepare(*given))
