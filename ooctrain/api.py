@@ -18,7 +18,8 @@ import numpy as np
 from ooctrain.engine.incore import initial_values
 from ooctrain.engine.module import Module
 from ooctrain.errors import ConfigError, Infeasible
-from ooctrain.execution.fit import placed, prepare
+from ooctrain.execution.fit import prepare
+from ooctrain.execution.prepared_step import placed
 from ooctrain.execution.sessions import Images, input_values, open_session, threads_served
 from ooctrain.execution.settings import DEFAULT_REWRITES, Settings, as_rewrites
 from ooctrain.models import build, expect_classes, recipe_of, stem_for

@@ -36,8 +36,8 @@ from ooctrain.execution import checkpoint as files
 from ooctrain.execution import saved_state
 from ooctrain.execution.ahead import Ahead, Manner, handed_out, is_last, no_batch, position_of
 from ooctrain.execution.evaluation import Evaluation, InParts, expect_labels, ignored_by
-from ooctrain.execution.fit import PreparedStep
 from ooctrain.execution.guard import expect_finite
+from ooctrain.execution.prepared_step import PreparedStep
 from ooctrain.execution.residence import Residence, one_at_a_time
 from ooctrain.execution.result import StepResult
 from ooctrain.execution.seen import (

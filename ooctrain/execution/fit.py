@@ -25,7 +25,6 @@ runs it.
 
 from __future__ import annotations
 
-import os
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
@@ -34,21 +33,20 @@ from functools import cached_property, partial
 from typing import NamedTuple, TypeVar
 
 from ooctrain.alloc.dry_run import DryAllocator
-from ooctrain.alloc.registry import AllocatorChoice, choose_allocator
-from ooctrain.devices.cpu.host_vm import PAGE_BYTES, why_no_virtual_memory
-from ooctrain.devices.cuda import open as cuda_open
-from ooctrain.devices.spill import BLOCK_BYTES, Spill, look_at
+from ooctrain.alloc.registry import AllocatorChoice
+from ooctrain.devices.cpu.host_vm import PAGE_BYTES
+from ooctrain.devices.spill import BLOCK_BYTES, spill_notices
 from ooctrain.errors import (
     ConfigError,
     DoesNotFit,
     Infeasible,
     OoctrainError,
     OutOfDeviceMemory,
-    PlanMismatch,
 )
 from ooctrain.execution.compose import RewrittenStep, plan_step, rewritten
 from ooctrain.execution.placement import maps_dearly, reserved_peak, with_mapping
 from ooctrain.execution.planners import LeanBands, as_planner, quick_planner, without_bands
+from ooctrain.execution.prepared_step import PreparedStep, chooser
 from ooctrain.execution.promise import (
     OWN_STEP_BYTES,
     OwnShare,
@@ -60,7 +58,7 @@ from ooctrain.execution.promise import (
 from ooctrain.execution.settings import Settings
 from ooctrain.rewrite import keeps_bits
 from ooctrain.rewrite.tile.banded import can_be_banded
-from ooctrain.sched.budget import input_bytes, resolve_host_budget, trace_peak_bytes, with_region
+from ooctrain.sched.budget import input_bytes, resolve_host_budget, trace_peak_bytes
 from ooctrain.sched.host import SLOT_ALIGN_BYTES, slab_excess
 from ooctrain.sched.planners.auto import Auto
 from ooctrain.sched.planners.keep_all import KeepAll
@@ -68,9 +66,8 @@ from ooctrain.sched.planning.effort import Effort, collecting_rarely
 from ooctrain.sched.planning.host_gaps import is_short_of_host
 from ooctrain.sched.planning.planner import Planner, infeasible, plan_excluding
 from ooctrain.sched.planning.question import Question, makespan_us
-from ooctrain.sched.schedule import BYTES, Plan, SwapOut
+from ooctrain.sched.schedule import Plan
 from ooctrain.sched.simulate import simulate
-from ooctrain.sched.timeline import Timeline
 from ooctrain.step.machine import Machine
 from ooctrain.step.presets import PRESETS
 from ooctrain.step.trace import Trace
@@ -82,7 +79,6 @@ Cost = Callable[[Plan], float]
 #: A plan, and the reserved peak of its allocator.
 Placed = tuple[Plan, int]
 CPU_PRESET = "cpu-generic"
-_LEAST_ARENA_BYTES = 1 << 20
 
 # How often something is tried.
 
@@ -114,54 +110,6 @@ NEVER_US, INEXACT_US = 1e15, 1e14
 LASTING_SHARE = 16
 #: Of the time that is left, for one plan where more may have to be made.
 FIRST_SHARE = 0.5
-
-
-@dataclass(frozen=True)
-class PreparedStep:
-    """A step that fits.
-
-    Args:
-        original: the trace before rewriting.
-        plan: verified; `plan.trace` is what runs.
-        budget_bytes: size of the arena.
-        allocator: chosen, not made.
-        reserved_bytes: the allocator's reserved peak, fragmentation included.
-        in_core_peak_bytes: what the same step needs without any eviction, in granted bytes.
-        notices: what the user should know.
-        promise: how `Settings.memory` was divided; None where it was not given.
-    """
-
-    original: Trace
-    plan: Plan
-    machine: Machine
-    budget_bytes: int
-    allocator: AllocatorChoice
-    reserved_bytes: int
-    in_core_peak_bytes: int
-    notices: tuple[str, ...] = ()
-    promise: Promise | None = None
-
-    @property
-    def host_written_bytes(self) -> int:
-        """What a step writes to the host: swapped out, and inputs that wait there."""
-        schedule, variables = self.plan.schedule, self.plan.trace.variables
-        fed = [hi - lo for v, lo, hi in schedule.start_host if not variables[v].persistent]
-        return sum(fed) + sum(i.hi - i.lo for i in schedule.instructions if isinstance(i, SwapOut))
-
-    def predict(self, machine: Machine | None = None) -> Timeline:
-        """The step as it will run, with what the allocator maps anew; the plan knows no allocator.
-
-        Args:
-            machine: to run on; None: that it was planned for.
-        """
-        plan = self.plan
-        found = with_mapping(machine or self.machine, plan.schedule, plan.trace, self.allocator)
-        return simulate(plan.schedule, plan.trace, found)
-
-    @property
-    def size_bytes(self) -> int:
-        """Of the budget that was asked about, the device's or the process's, what it takes."""
-        return self.budget_bytes if self.promise is None else self.promise.promised_bytes
 
 
 # The doors
@@ -205,25 +153,6 @@ def exactly(step: RewrittenStep, settings: Settings, machine: Machine) -> Fit:
     """The question of a step that has been rewritten, of which the ledger alone counts."""
     choose = partial(any_allocator, step.granule)
     return Fit(step, settings, machine, choose, exact=True)
-
-
-def placed(plan: Plan, settings: Settings) -> PreparedStep:
-    """A plan as it stands, with an arena of the reserved peak that its allocator needs.
-
-    Raises:
-        PlanMismatch: the plan moves parts that this allocator cannot hold.
-    """
-    machine, choose = settings.find_machine(), chooser(plan.trace, settings)
-    roomy_bytes = plan.peak_bytes  # rounds no coarser than the arena that it was planned for
-    if plan.schedule.granule == BYTES:
-        roomy_bytes = 2 * max(roomy_bytes, _LEAST_ARENA_BYTES)  # here rounding comes on top
-    roomy = choose(roomy_bytes, False)
-    reserved = reserved_peak(plan.schedule, plan.trace, roomy)
-    allocator = choose(reserved, True)
-    in_core_bytes = trace_peak_bytes(plan.trace, with_region(allocator.granule, plan.trace))
-    return PreparedStep(
-        plan.trace, plan, machine, reserved, allocator, reserved, in_core_bytes, allocator.notices
-    )
 
 
 def share_bytes(trace: Trace, settings: Settings) -> int:
@@ -859,61 +788,6 @@ def _slab_bytes(prepared: PreparedStep) -> int:
     return prepared.promise.slab_bytes
 
 
-# The allocator, and the disk
-
-
 def any_allocator(granule: Granule, arena_bytes: int, binding: bool) -> AllocatorChoice:
     """In place of an allocator: what rounds by a granule, and loses nothing on top of that."""
     return AllocatorChoice("", granule, arena_bytes, lambda memory: DryAllocator(granule))
-
-
-def chooser(trace: Trace, settings: Settings) -> Callable[[int, bool], AllocatorChoice]:
-    """Chooses allocators for arenas, after a look at whether the device is there and can run the
-    trace at all.
-
-    Raises:
-        PlanMismatch: the trace has the other device's algorithms and workspaces.
-        DeviceUnavailable, ConfigError: see `devices.cuda_open`.
-    """
-    if trace.device != settings.device:
-        raise PlanMismatch(
-            f"the step was traced for device {trace.device!r}, not {settings.device!r}",
-            fix=f"oc.trace(..., device={settings.device!r})",
-        )
-    if settings.device == "cpu":
-        page_bytes, problem = PAGE_BYTES, why_no_virtual_memory()
-    else:
-        gpu = cuda_open.look_at_gpu()
-        cuda_open.require_kernels(trace, gpu)
-        cuda_open.require_compiler(gpu)
-        page_bytes, problem = gpu.granularity_bytes, gpu.mapping_problem
-
-    def choose(arena_bytes: int, binding: bool) -> AllocatorChoice:
-        return choose_allocator(
-            settings.allocator, arena_bytes, lambda: problem, binding=binding,
-            page_bytes=page_bytes,
-        )  # fmt: skip
-
-    return choose
-
-
-def spill_notices(spill: Spill | None, machine: Machine) -> tuple[str, ...]:
-    """What to know of the disk that is the host; it is looked at if it has not been.
-
-    Raises:
-        ConfigError: nothing can be spilled to the folder.
-    """
-    if spill is None:
-        return ()
-    place, disk = spill.place or look_at(spill.folder), machine.disk
-    found = []
-    if not place.direct:
-        found.append(
-            f"{place.file_system} does not pass the page cache by (O_DIRECT): each copy waits for "
-            "the disk and empties its part of the cache"
-        )
-    if disk is None or os.path.realpath(disk.folder) != os.path.realpath(spill.folder):
-        known = f"was measured in {disk.folder}" if disk else "is taken for one of 1 GB/s"
-        command = f"ooctrain calibrate MODEL --spill {spill.folder}"
-        found.append(f"the disk {known}; `{command}` measures it")
-    return tuple(found)

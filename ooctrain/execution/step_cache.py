@@ -20,8 +20,9 @@ from ooctrain.devices.cpu.host_vm import check_memory
 from ooctrain.devices.spill import Spill, look_at
 from ooctrain.engine.tensor import Tensor
 from ooctrain.errors import DoesNotFit, Infeasible, OoctrainError
-from ooctrain.execution.fit import PreparedStep, prepare, share_bytes
+from ooctrain.execution.fit import prepare, share_bytes
 from ooctrain.execution.planners import as_planner, without_bands
+from ooctrain.execution.prepared_step import PreparedStep
 from ooctrain.execution.promise import (
     OWN_STEP_BYTES,
     OwnShare,

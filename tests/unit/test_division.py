@@ -14,7 +14,8 @@ from ooctrain.devices.spill import FileCalls, Spill
 from ooctrain.errors import ConfigError, Infeasible
 from ooctrain.execution import fit
 from ooctrain.execution.executor import host_extent_bytes
-from ooctrain.execution.fit import PreparedStep, prepare
+from ooctrain.execution.fit import prepare
+from ooctrain.execution.prepared_step import PreparedStep
 from ooctrain.execution.promise import (
     BUFFERS_BYTES,
     INSTRUCTIONS_A_CALL,

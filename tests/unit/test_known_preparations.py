@@ -15,7 +15,8 @@ from support.known_steps import DUPLEX, MACHINE, budget, step
 
 from ooctrain.errors import OoctrainError
 from ooctrain.execution.compose import rewritten
-from ooctrain.execution.fit import PreparedStep, placed, prepare, share_bytes
+from ooctrain.execution.fit import prepare, share_bytes
+from ooctrain.execution.prepared_step import PreparedStep, placed
 from ooctrain.execution.program import make_program
 from ooctrain.execution.promise import OwnShare, expected_lists_bytes, list_bytes, parts_of
 from ooctrain.execution.settings import Settings

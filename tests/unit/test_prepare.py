@@ -13,8 +13,10 @@ from ooctrain import nn
 from ooctrain.alloc.registry import choose_allocator
 from ooctrain.errors import DoesNotFit, Infeasible, PlanMismatch
 from ooctrain.execution import fit as module
-from ooctrain.execution.fit import placed, prepare
+from ooctrain.execution import prepared_step
+from ooctrain.execution.fit import prepare
 from ooctrain.execution.placement import reserved_peak
+from ooctrain.execution.prepared_step import placed
 from ooctrain.execution.sessions import threads_served
 from ooctrain.execution.settings import Settings
 from ooctrain.sched.planning.question import makespan_us
@@ -38,10 +40,10 @@ def test_a_plan_for_a_gpu_is_not_placed_on_the_cpu():
 @pytest.mark.parametrize("problem", ["", "it maps nothing"])
 def test_how_a_gpu_maps_is_asked_of_it(problem, monkeypatch):
     gpu = SimpleNamespace(granularity_bytes=2 << 20, mapping_problem=problem)
-    monkeypatch.setattr(module.cuda_open, "look_at_gpu", lambda: gpu)
+    monkeypatch.setattr(prepared_step.cuda_open, "look_at_gpu", lambda: gpu)
     for check in ("require_kernels", "require_compiler"):
-        monkeypatch.setattr(module.cuda_open, check, lambda *_: None)
-    chosen = module.chooser(step("cuda"), Settings(device="cuda"))(64 << 20, False)
+        monkeypatch.setattr(prepared_step.cuda_open, check, lambda *_: None)
+    chosen = prepared_step.chooser(step("cuda"), Settings(device="cuda"))(64 << 20, False)
     assert problem in "".join(chosen.notices)
     assert chosen.maps == (not problem)
     assert chosen.piece_bytes == (None if problem else 2 << 20)
@@ -77,7 +79,7 @@ def test_a_planner_finds_a_plan_at_the_least_budget_that_its_refusal_names(alloc
 
 
 @pytest.mark.parametrize("piece", [4096, 8192])
-def test_a_least_budget_is_in_whole_pieces_of_what_the_allocator_maps_and_does(piece):
+def test_a_least_budget_is_in_whole_pieces_and_does(piece):
     name = f"best-fit-caching:chunk={piece}"  # maps pieces, and rounds by 512 bytes
     with pytest.raises(Infeasible) as of_planner:
         oc.plan(step(), piece, "naive", granule=choose_allocator(name, 1 << 20).granule)
