@@ -213,8 +213,7 @@ class Fit:
     Args:
         step: as planners see it.
         settings: without a memory budget.
-        choose: an allocator for an arena of so many bytes, which binds it or only asks how it
-            rounds.
+        choose: gives an allocator for the bytes of an arena; False: only to see how it rounds.
         notices: of the disk.
         parts: all of a memory budget that is not divided; None: there are two budgets.
         exact: nothing comes on top of the ledger.
