@@ -248,14 +248,12 @@ def look_at(folder: str, calls: FileCalls | None = None) -> SpillPlace:
         calls.close(file)
 
 
-def spill_notices(spill: Spill | None, machine: Machine) -> tuple[str, ...]:
+def spill_notices(spill: Spill, machine: Machine) -> tuple[str, ...]:
     """What to know of the disk that is the host; it is looked at if it has not been.
 
     Raises:
         ConfigError: nothing can be spilled to the folder.
     """
-    if spill is None:
-        return ()
     place, disk = spill.place or look_at(spill.folder), machine.disk
     found = []
     if not place.direct:

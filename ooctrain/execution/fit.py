@@ -233,12 +233,14 @@ class Fit:
         machine = settings.find_machine()
         exact = granule is not None
         choose = partial(any_allocator, granule) if granule else chooser(trace, settings)
-        notices = spill_notices(settings.spill, machine)  # first: no plan for a bad folder
+        # First: no plan for a bad folder.
+        notices = spill_notices(settings.spill, machine) if settings.spill else ()
         step = rewritten(trace, settings.rewrites)
         # An allocator may round coarser in a larger arena, so one of about this size is chosen.
-        roomy = choose(2 * trace_peak_bytes(step.trace), False)
-        as_planner(settings.planner)  # a wrong name is an error, even where nothing is planned
-        step = step.pinned_for(roomy.granule)
+        roomy = granule or choose(2 * trace_peak_bytes(step.trace), False).granule
+        # A wrong name is an error, even where nothing is planned.
+        settings = replace(settings, planner=as_planner(settings.planner))
+        step = step.pinned_for(roomy)
         return cls(step, settings, machine, choose, notices, exact=exact)
 
     # Cases in turn: one of two budgets, several of one memory.
