@@ -409,7 +409,7 @@ class Fit:
             step.trace, room.arena_bytes, self.machine, step.granule, room.host_bytes,
             self.settings.seed, effort,
         )  # fmt: skip
-        return Ledger(step, planner, allocator, question, self.exact).best()
+        return LimitSearch(step, planner, allocator, question, self.exact).best()
 
     def _host_bytes(self, budget: int | str | None) -> int | None:
         return resolve_host_budget(self.step.trace, budget, self.machine)
@@ -592,7 +592,7 @@ def _bytes(size: int) -> str:
 
 
 @dataclass(frozen=True)
-class Ledger:
+class LimitSearch:
     """The search for a limit of the ledger whose plan the allocator can place within its budget.
 
     Args:

@@ -57,7 +57,7 @@ def test_what_cannot_do_is_refused_without_a_search(monkeypatch, left):
     """A refusal of DenseNet-121 took five times as long as its plan: six searches for nothing."""
     trace = step(4, 3, 64, 64)
     searches = counted(monkeypatch, Combined, "plan")
-    plans = counted(monkeypatch, fit.Ledger, "best")
+    plans = counted(monkeypatch, fit.LimitSearch, "best")
     fixed = parts_of(trace, 0, NOTHING, 1).fixed_bytes
     persists = sum(v.value_bytes for v in trace.variables if v.persistent)
     assert persists < MIB

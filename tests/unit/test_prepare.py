@@ -56,7 +56,7 @@ def test_the_search_for_a_limit_begins_right_below_the_least_budget(monkeypatch)
         found.append(search)
         raise StopIteration
 
-    monkeypatch.setattr(module.Ledger, "best", asked)
+    monkeypatch.setattr(module.LimitSearch, "best", asked)
     with pytest.raises(StopIteration):
         prepare(step(), Settings(budget="90%", planner="window", threads=1))
     (search,) = found
