@@ -265,18 +265,33 @@ def _code_of(handler: Any) -> Any:
 
 
 class DoesNotFit(OoctrainError):
-    """The plan fits, but the allocator's reserved peak (fragmentation included) does not.
+    """The plan fits, but the allocator's reserved peak, or the host slab, does not (fragmentation
+    included).
 
     Attributes:
-        reserved_bytes: the reserved peak that the replay found.
+        reserved_bytes: the reserved peak that the replay found, or the length of the slab.
         budget_bytes: the budget it had to stay under.
+        minimum_bytes: the same question has a plan that fits at exactly this budget of what it
+            `needs`; None: none is known.
+        needs: what is too small: "device" or "host".
     """
 
     default_code = "OOC-121"
 
-    def __init__(self, what: str, *, reserved_bytes: int, budget_bytes: int, **details: str):
+    def __init__(
+        self, what: str, *, reserved_bytes: int, budget_bytes: int,
+        minimum_bytes: int | None = None, needs: Needs = "device", **details: str,
+    ):  # fmt: skip
         super().__init__(what, **details)
         self.reserved_bytes, self.budget_bytes = reserved_bytes, budget_bytes
+        self.minimum_bytes, self.needs = minimum_bytes, needs
+
+    def naming(self, minimum_bytes: int | None, fix: str) -> DoesNotFit:
+        """The same refusal with another budget that does."""
+        return DoesNotFit(
+            self.what, reserved_bytes=self.reserved_bytes, budget_bytes=self.budget_bytes,
+            minimum_bytes=minimum_bytes, needs=self.needs, numbers=self.numbers, fix=fix,
+        )  # fmt: skip
 
 
 class ScheduleError(OoctrainError):

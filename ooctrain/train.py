@@ -4,7 +4,7 @@ A trainer takes a model, a loss, an optimizer and a budget. Each shape of input 
 planned once; its list is then executed step after step. Between steps the true values live on the
 device, and the model's parameters read and write them there. A step is traced and planned anew only
 when something changes that its trace depends on (a frozen parameter, another weight decay).
-Read next: `execution/seen.py`, `execution/prepare.py`, `execution/executor.py`;
+Read next: `execution/seen.py`, `execution/fit.py`, `execution/executor.py`;
 `execution/checkpoint.py` for the files.
 """
 
@@ -37,7 +37,7 @@ from ooctrain.execution import saved_state
 from ooctrain.execution.ahead import Ahead, Manner, handed_out, is_last, no_batch, position_of
 from ooctrain.execution.evaluation import Evaluation, InParts, expect_labels, ignored_by
 from ooctrain.execution.guard import expect_finite
-from ooctrain.execution.prepare import PreparedStep
+from ooctrain.execution.prepared_step import PreparedStep
 from ooctrain.execution.residence import Residence, one_at_a_time
 from ooctrain.execution.result import StepResult
 from ooctrain.execution.seen import (

@@ -45,11 +45,11 @@ from ooctrain.cli.workload import (
     split_rows,
 )
 from ooctrain.errors import DoesNotFit, Infeasible
-from ooctrain.execution.compose import plan_or_enough
+from ooctrain.execution.fit import exactly
 from ooctrain.execution.placement import allocation_log, reserved_peak
-from ooctrain.execution.planners import as_planner, get_planner, planners
+from ooctrain.execution.planners import get_planner, planners
 from ooctrain.execution.promise import Promise
-from ooctrain.execution.settings import DEFAULT_REWRITES
+from ooctrain.execution.settings import DEFAULT_REWRITES, Settings
 from ooctrain.report.layer_costs import layer_rows
 from ooctrain.report.numbers_file import write_numbers
 from ooctrain.report.record import NOT_DRAWN, drawing
@@ -64,8 +64,7 @@ from ooctrain.report.text import (
 from ooctrain.rewrite import apply_rewrites
 from ooctrain.sched.planners.registry import PLANNERS
 from ooctrain.sched.planners.tflms_hybrid import TflmsHybrid
-from ooctrain.sched.planning.effort import EVALUATIONS, Effort
-from ooctrain.sched.planning.question import Question
+from ooctrain.sched.planning.effort import EVALUATIONS
 from ooctrain.sched.schedule import Plan
 from ooctrain.sched.simulate import simulate
 from ooctrain.sched.timeline import Timeline
@@ -189,11 +188,11 @@ def _answer(workload: Workload, memory: MemoryOptions) -> Answer:
     )  # fmt: skip
     need = need_of(step.trace, machine, step.granule)
     try:
-        asked = Question(
-            step.trace, found.budget_bytes, machine, step.granule, found.host_budget_bytes,
-            workload.seed, Effort.within(memory.time_limit, memory.evaluations or EVALUATIONS),
+        how = Settings(
+            planner=found.planner, host_budget=found.host_budget_bytes, seed=workload.seed,
+            time_limit_s=memory.time_limit, evaluations=memory.evaluations or EVALUATIONS,
         )  # fmt: skip
-        made = plan_or_enough(step, as_planner(found.planner), asked)
+        made = exactly(step, how, machine).at_or_refused(found.budget_bytes).plan
     except Infeasible as refusal:
         changes = _changes(question, refusal, memory, need)
         said = [*classes_rows(task, workload), *split_rows(task)]

@@ -5,7 +5,7 @@ A trace, the names of rewrites, the allocator's rounding, a planner and a budget
 from them. The narrow form of the step is there
 for planners that can choose. Its list is then
 completed with everything else that belongs to a plan, and no plan is returned unverified. Read
-next: `sched/planning/question.py`; `prepare.py`, which asks again until the allocator's waste fits
+next: `sched/planning/question.py`; `fit.py`, which asks again until what the allocator wastes fits
 too.
 """
 
@@ -17,25 +17,18 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 
 from ooctrain.errors import Infeasible, PartFailed, failing_as
-from ooctrain.execution.enough import enough
 from ooctrain.rewrite import REWRITES, apply_rewrites, rewritten_with_remarks
 from ooctrain.rewrite.narrow import narrower
 from ooctrain.rewrite.pin_small import pinning_for, pinning_lasting
 from ooctrain.sched.bounds.closed import lower_bound
-from ooctrain.sched.budget import (
-    resolve_budget,
-    trace_minimum_bytes,
-    trace_peak_bytes,
-    with_region,
-)
+from ooctrain.sched.budget import resolve_budget, trace_minimum_bytes, with_region
 from ooctrain.sched.planning.effort import collecting_rarely
-from ooctrain.sched.planning.host_gaps import is_short_of_host
 from ooctrain.sched.planning.planner import Planner, call_need_bytes, plan_excluding
 from ooctrain.sched.planning.question import Question
 from ooctrain.sched.schedule import BYTES, Plan
 from ooctrain.sched.verify import verify
 from ooctrain.step.trace import Trace
-from ooctrain.units import Granule, format_bytes
+from ooctrain.units import Granule
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,33 +105,11 @@ def plan_step(step: RewrittenStep, planner: Planner, question: Question) -> Plan
     return plan
 
 
-def plan_or_enough(step: RewrittenStep, planner: Planner, question: Question) -> Plan:
-    """`plan_step`, and where host memory may be too small, a refusal whose budget was tried.
-
-    Raises:
-        As `plan_step` does.
-    """
-    try:
-        return plan_step(step, planner, question)
-    except Infeasible as refusal:
-        if not is_short_of_host(question):
-            raise  # what planners name is enough, as their laws show
-
-        def ask(budget_bytes: int) -> Plan:
-            return plan_step(step, planner, replace(question, budget_bytes=budget_bytes))
-
-        def most_bytes() -> int:
-            return trace_peak_bytes(step.trace, step.granule)
-
-        asked = f"{format_bytes(question.budget_bytes)} ({question.budget_bytes} bytes)"
-        raise enough(refusal, ask, asked, most_bytes, planner.name) from refusal.__cause__
-
-
 def found_by(planner: Planner, question: Question) -> Plan:
     """A planner's plan, for the step or for the narrow form of it; not verified yet.
 
     The form depends on the budget: one that is made for a small budget may need little, and not be
-    there at the budget that it needs. So a least budget that only such a form has is tried once
+    there at the budget that it needs. So a least budget that only such a form has is looked at once
     more, with the form that is made there.
 
     Raises:
@@ -146,19 +117,19 @@ def found_by(planner: Planner, question: Question) -> Plan:
         ConfigError: what it returned is not a plan.
         PartFailed: it raised an error that is not the library's.
     """
-    forms, refused = NarrowForms(question.trace, question.budget_bytes), None
-    while True:
+    forms = NarrowForms(question.trace, question.budget_bytes)
+    try:
+        return plan_excluding(planner, replace(question, forms=forms))
+    except Infeasible as refusal:
+        first, least = refusal, refusal.minimum_bytes
+    if least is not None and _may_need_a_form(least, forms, question):
+        there = NarrowForms(question.trace, least)
         try:
-            return plan_excluding(planner, replace(question, forms=forms))
+            return plan_excluding(planner, replace(question, forms=there))
         except Infeasible as refusal:
-            least = refusal.minimum_bytes
-            known = None if refused is None else refused.minimum_bytes
-            if least is None or (known is not None and least <= known):
-                raise (refused or refusal) from (refused or refusal).__cause__
-            refused = refusal
-        if not _may_need_a_form(least, forms, question):
-            raise refused
-        forms = NarrowForms(question.trace, least)
+            if refusal.minimum_bytes is not None and refusal.minimum_bytes > least:
+                first = refusal
+    raise first from first.__cause__
 
 
 class NarrowForms(Mapping[str, Trace]):

@@ -28,7 +28,7 @@ from ooctrain.engine.eager import Holder, Storage
 from ooctrain.engine.finished import Finisher, acting_thread
 from ooctrain.engine.tensor import Tensor
 from ooctrain.errors import InUse, OoctrainError
-from ooctrain.execution.prepare import PreparedStep
+from ooctrain.execution.prepared_step import PreparedStep
 from ooctrain.execution.sessions import open_session
 from ooctrain.execution.settings import Settings
 

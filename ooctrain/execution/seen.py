@@ -28,7 +28,7 @@ from ooctrain.engine.module import Module
 from ooctrain.engine.nested import TargetGiven
 from ooctrain.engine.tensor import Tensor
 from ooctrain.errors import ConfigError
-from ooctrain.execution.prepare import PreparedStep
+from ooctrain.execution.prepared_step import PreparedStep
 from ooctrain.execution.promise import values_bytes
 from ooctrain.execution.settings import Settings
 from ooctrain.optim import Optimizer

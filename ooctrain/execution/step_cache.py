@@ -4,7 +4,7 @@ A step is planned once, and used as long as its key is the same. Under a memory 
 a promise, which also counts Python's objects of its list. But other steps' plans take memory too,
 and the heap has gaps where planning had tried what it did not take. So what the process holds is
 measured before and after each plan. A step whose promise has too little for that is planned again,
-and one that was planned earlier is forgotten. Source: ours. Read next: `promise.py`, `division.py`;
+and one that was planned earlier is forgotten. Source: ours. Read next: `promise.py`, `fit.py`;
 `seen.py` for the keys.
 """
 
@@ -20,9 +20,9 @@ from ooctrain.devices.cpu.host_vm import check_memory
 from ooctrain.devices.spill import Spill, look_at
 from ooctrain.engine.tensor import Tensor
 from ooctrain.errors import DoesNotFit, Infeasible, OoctrainError
-from ooctrain.execution.division import prepare_within
+from ooctrain.execution.fit import prepare, share_bytes
 from ooctrain.execution.planners import as_planner, without_bands
-from ooctrain.execution.prepare import PreparedStep, share_bytes
+from ooctrain.execution.prepared_step import PreparedStep
 from ooctrain.execution.promise import (
     OWN_STEP_BYTES,
     OwnShare,
@@ -118,7 +118,7 @@ class StepCache:
                 settings = replace(settings, planner=without_bands(settings.planner))
             try:
                 found = (
-                    prepare_within(trace, settings)
+                    prepare(trace, settings)
                     if settings.memory is None
                     else self._promised(trace, settings, values, whole)
                 )
@@ -151,7 +151,7 @@ class StepCache:
         persisting, room_bytes = values_bytes(values), self._left_bytes
         while True:
             own = replace(self._own, values_bytes=persisting, left_bytes=in_steps(room_bytes))
-            found = self._measured(partial(prepare_within, trace, settings, own, whole))
+            found = self._measured(partial(prepare, trace, settings, own, whole))
             if isinstance(found, PreparedStep):
                 needed_bytes = self._running_bytes(found)
                 if self._is_kept(found):

@@ -21,8 +21,9 @@ from ooctrain import nn
 from ooctrain.alloc.registry import choose_allocator
 from ooctrain.devices.interface import Debug
 from ooctrain.engine.incore import initial_values
+from ooctrain.execution.fit import prepare
 from ooctrain.execution.planners import without_bands
-from ooctrain.execution.prepare import placed, prepare
+from ooctrain.execution.prepared_step import placed
 from ooctrain.execution.settings import Settings
 from ooctrain.rewrite import apply_rewrites, keeps_bits
 from ooctrain.sched.planners.registry import get_planner

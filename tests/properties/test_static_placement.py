@@ -32,8 +32,8 @@ from ooctrain.errors import (
     OutOfDeviceMemory,
     PlanMismatch,
 )
+from ooctrain.execution.fit import prepare
 from ooctrain.execution.placement import Placement, forecast, play_step, reserved_peak
-from ooctrain.execution.prepare import prepare
 from ooctrain.execution.program import make_program
 from ooctrain.execution.settings import Settings
 from ooctrain.rewrite import apply_rewrites

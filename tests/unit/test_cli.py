@@ -254,7 +254,7 @@ def test_garbage_is_collected_again_after_a_command_is_loaded(run, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("command", "asks"), [("plan", "plan_or_enough"), ("simulate", "make_plan")]
+    ("command", "asks"), [("plan", "exactly"), ("simulate", "make_plan")]
 )
 def test_the_numbers_of_a_command_that_is_interrupted_say_so(
     run, tmp_path, monkeypatch, command, asks

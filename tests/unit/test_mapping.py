@@ -14,8 +14,8 @@ import ooctrain as oc
 from ooctrain.devices.cpu.host_vm import VirtualArena, why_no_virtual_memory
 from ooctrain.engine.incore import initial_values
 from ooctrain.errors import Infeasible
+from ooctrain.execution.fit import LASTING_SHARE, prepare
 from ooctrain.execution.placement import mapped_by_step, mapped_bytes, maps_dearly, with_mapping
-from ooctrain.execution.prepare import LASTING_SHARE, prepare
 from ooctrain.execution.sessions import input_values, open_session
 from ooctrain.execution.settings import Settings
 from ooctrain.machine import memory_speed

@@ -16,7 +16,7 @@ import ooctrain as oc
 from ooctrain.alloc.registry import choose_allocator
 from ooctrain.devices.interface import Debug
 from ooctrain.errors import ConfigError, Infeasible, ScheduleError
-from ooctrain.execution.prepare import prepare
+from ooctrain.execution.fit import prepare
 from ooctrain.execution.settings import DEFAULT_REWRITES, Settings
 from ooctrain.rewrite import REWRITES, apply_rewrites
 from ooctrain.rewrite.pin_small import KINDS, pin_small, pinning_for, pinning_lasting

@@ -341,7 +341,7 @@ def things():
 def test_forty_dropped_trainers_leave_nothing(model, cycle, monkeypatch):
     """The C library keeps a few stacks of threads that have ended, as mappings."""
     planned = trainer_of(network(), budget="60%", planner="window", threads=2).prepare(X.shape)
-    monkeypatch.setattr("ooctrain.execution.step_cache.prepare_within", lambda *_: planned)
+    monkeypatch.setattr("ooctrain.execution.step_cache.prepare", lambda *_: planned)
 
     def drop():
         trainer = trainer_of(model or network(), threads=2)

@@ -12,8 +12,8 @@ import ooctrain as oc
 from ooctrain.alloc.registry import choose_allocator
 from ooctrain.errors import DoesNotFit
 from ooctrain.execution import placement
+from ooctrain.execution.fit import Fit, prepare
 from ooctrain.execution.placement import reserved_peak
-from ooctrain.execution.prepare import prepare
 from ooctrain.execution.settings import Settings
 from ooctrain.rewrite import apply_rewrites
 from ooctrain.sched.planners.registry import get_planner
@@ -99,15 +99,18 @@ class Asked:
 
 @pytest.mark.parametrize("above", [0, 1024, 4096])
 def test_no_limit_is_asked_for_twice_where_the_allocator_cannot_place_the_plan(above):
-    """At the least budget itself the planner was asked for a byte less six times."""
+    """At the least budget itself the planner was asked for a byte less six times. (What a refusal
+    then names is another budget.)
+    """
     oc.manual_seed(0)
     step = oc.trace(oc.models.build("lenet", num_classes=10), (8, 3, 32, 32), threads=1)
     planner = Asked()
     how = Settings(allocator="first-fit", planner=planner, budget=1024, machine="v100-pcie")
+    fit = Fit.of(step, how)
     with pytest.raises(oc.Infeasible) as refused:
-        prepare(step, how)
+        fit.at(how, 1024)
     planner.budgets.clear()
     with pytest.raises(DoesNotFit):
-        prepare(step, replace(how, budget=refused.value.minimum_bytes + above))
+        fit.at(how, refused.value.minimum_bytes + above)
     assert len(planner.budgets) == len({*planner.budgets})
     assert len(planner.budgets) <= 2 + above // 512
