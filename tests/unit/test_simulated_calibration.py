@@ -1,0 +1,294 @@
+"""Calibration finds the machine that steps are simulated on, and asks for the steps that it needs.
+
+Measured steps vary, so what comes of them can only be looked at. Here a trainer answers with the
+time line that `simulate` foretells of its list on a machine that we know: its numbers are found
+again. The disk and the clock are made up, too.
+"""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from dataclasses import replace
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from ooctrain.devices.spill import BLOCK_BYTES
+from ooctrain.errors import DoesNotFit, Infeasible
+from ooctrain.execution.settings import DEFAULT_REWRITES
+from ooctrain.machine import calibrate, disk_speed, memory_speed
+from ooctrain.machine.disk_speed import COPIES, COPY_BYTES, DiskTimes, link_of, measure_disk
+from ooctrain.models import build
+from ooctrain.rewrite import apply_rewrites
+from ooctrain.sched.budget import resolve_budget
+from ooctrain.sched.planners.registry import get_planner
+from ooctrain.sched.planning.question import Question
+from ooctrain.sched.schedule import BYTES, Run, SwapIn, SwapOut
+from ooctrain.sched.simulate import simulate
+from ooctrain.step.machine import Machine, profile_key
+from ooctrain.step.presets import with_link
+from ooctrain.tracing import trace
+from ooctrain.units import MAX_BYTES
+
+TRUE = Machine(
+    "true", 900.0, 1500.0, link_bytes_per_us=400.0, link="duplex", latency_us=15.0,
+    link_out_bytes_per_us=400.0, link_in_bytes_per_us=600.0, issue_us=2.0, copy_issue_us=3.0,
+    interference=1.25, pacing_us=6.0,
+)  # fmt: skip
+IMAGES, LABELS = np.zeros((4, 3, 32, 32), np.float32), np.zeros(4, np.int64)
+STEP = apply_rewrites(trace(build("lenet"), IMAGES.shape, threads=1), DEFAULT_REWRITES)
+
+
+class SimulatedTrainer:
+    """Each step has the time line of its list on `TRUE`; a clock goes on by as much.
+
+    Args: as of `Trainer`, those that calibration gives.
+    """
+
+    made: list[SimulatedTrainer]
+    refusals: dict[object, Exception]
+    now_us = 0.0
+
+    def __init__(self, model, loss, optimizer, budget, planner, *settings, **more):
+        self.model, self.loss, self.optimizer = model, loss, optimizer
+        self.budget, self.planner, self.given = budget, planner, (settings, more)
+        self.accumulate, self.conv_algorithm, self.clip, self.allow_tf32 = 3, "gemm", 1.5, False
+        self.settings = SimpleNamespace(
+            allocator="va", device="cpu", threads=1, machine="cpu-generic", seed=11
+        )
+        self.link = more.get("link_bandwidth")
+        self.there = TRUE if self.link is None else with_link(TRUE, self.link)
+        self.steps, self.closed, self.prepared, self.timeline = 0, False, None, None
+        self.made.append(self)
+
+    def prepare(self, shape):
+        assert shape == IMAGES.shape
+        if self.budget in self.refusals:
+            raise self.refusals[self.budget]
+        bytes_ = MAX_BYTES if self.budget is None else resolve_budget(STEP, self.budget, BYTES)
+        asked = Question(STEP, bytes_, self.there)
+        self.prepared = SimpleNamespace(plan=get_planner(self.planner).plan(asked))
+        return self.prepared
+
+    def step(self, images, labels):
+        assert images is IMAGES
+        assert labels is LABELS
+        self.steps += 1
+        plan, there = self.prepared.plan, self.there
+        line = simulate(plan.schedule, plan.trace, there)
+        unpaid_us, events = 0.0, {event.index: event for event in line.events}
+        for index, instruction in enumerate(plan.schedule):  # a device notes a call by itself
+            unpaid_us += there.issue_us
+            unpaid_us += there.copy_issue_us * isinstance(instruction, SwapIn | SwapOut)
+            if isinstance(instruction, Run):
+                event = events[index]
+                events[index] = replace(event, start_us=event.start_us + unpaid_us)
+                unpaid_us = 0.0
+        self.timeline = replace(line, events=tuple(events.values()))
+        type(self).now_us += line.makespan_us
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.closed = True
+
+
+@pytest.fixture
+def trainers(monkeypatch):
+    class Trainer(SimulatedTrainer):
+        made, refusals = [], {}
+
+    @contextmanager
+    def nothing():
+        yield
+
+    monkeypatch.setattr(calibrate, "Trainer", Trainer)
+    monkeypatch.setattr(calibrate, "map_us_per_byte", lambda: 0.125)
+    monkeypatch.setattr(calibrate.time, "perf_counter", lambda: Trainer.now_us / 1e6)
+    return Trainer
+
+
+def test_the_machine_on_which_steps_are_simulated_is_found(trainers):
+    in_core = trainers("model", "loss", "optimizer", None, "keep-all")
+    found = calibrate.calibrate(in_core, IMAGES, LABELS, "found", 4)
+    assert (found.name, found.link, found.map_us_per_byte) == ("found", "duplex", 0.125)
+    assert found.link_out_bytes_per_us == pytest.approx(400.0, rel=0.02)
+    assert found.link_in_bytes_per_us == pytest.approx(600.0, rel=0.02)
+    assert found.link_bytes_per_us == found.link_out_bytes_per_us
+    assert found.latency_us + found.copy_issue_us == pytest.approx(18.0, rel=0.1)
+    assert found.issue_us == pytest.approx(2.0, rel=0.05)
+    assert found.interference == pytest.approx(1.25, abs=0.05)
+    assert found.pacing_us == pytest.approx(6.0, abs=1.0)
+    in_core_line = simulate(in_core.prepared.plan.schedule, STEP, TRUE)
+    names = {event.name: event for event in in_core_line.events}
+    for call in STEP.calls:
+        event = names[call.name]
+        took_us = found.profile[profile_key(call, STEP)]
+        assert took_us <= event.end_us - event.start_us
+    assert found.call_overhead_us == min(found.profile.values())
+    print(found)
+
+    first, naive, window, alone, paced = trainers.made
+    assert first is in_core
+    assert [t.planner for t in trainers.made[1:]] == ["naive", "window", "naive", "window"]
+    assert {t.budget for t in trainers.made[1:]} == {"25%"}
+    assert naive.link is window.link is None
+    assert alone.link == found.link_bytes_per_us * 0.25
+    assert paced.link == pytest.approx(
+        calibrate.balance_bytes_per_us([window.timeline], [in_core.timeline])
+    )
+    assert all(t.closed for t in trainers.made[1:])
+    assert not in_core.closed
+    for other in trainers.made[1:]:
+        assert (other.model, other.loss, other.optimizer) == ("model", "loss", "optimizer")
+        positional, named = other.given
+        assert positional == ("va", "cpu", 3)
+        link = named.pop("link_bandwidth")
+        assert link == other.link
+        assert named == {"threads": 1, "machine": "cpu-generic", "conv_algorithm": "gemm",
+                         "seed": 11, "clip": 1.5, "allow_tf32": False}  # fmt: skip
+
+
+def test_what_does_not_fit_is_tried_with_more_memory(trainers):
+    def budgets(*refused):
+        trainers.made.clear()
+        trainers.refusals.clear()
+        trainers.refusals.update(refused)
+        in_core = trainers("model", "loss", "optimizer", None, "keep-all")
+        in_core.prepare(IMAGES.shape)
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(calibrate, "STEPS", 1)
+            calibrate.calibrate(in_core, IMAGES, LABELS, "found", 1)
+        return list(dict.fromkeys(t.budget for t in trainers.made[1:]))
+
+    least = resolve_budget(STEP, "60%", BYTES)
+    small = Infeasible("too small", minimum_bytes=least)
+    assert budgets(("25%", small)) == ["25%", least]
+    assert budgets(("25%", DoesNotFit("fragments"))) == ["25%", "50%"]
+    none = DoesNotFit("fragments")
+    assert budgets(("25%", none), ("50%", none)) == ["25%", "50%", "75%"]
+    assert budgets(("25%", none), ("50%", small)) == ["25%", "50%", least]
+    unknown = Infeasible("too small", minimum_bytes=None)
+    assert budgets(("25%", unknown)) == ["25%", "75%"]
+
+
+@pytest.mark.parametrize(("steps", "step_s", "turns"), [
+    (7, 10.0, 3), (6, 10.0, 2), (1, 10.0, 1), (1, 0.05, 3), (1, 0.0625, 2), (1, 0.125, 1),
+])  # fmt: skip
+def test_trainers_take_turns_of_four_steps_of_which_the_first_does_not_count(
+    steps, step_s, turns, monkeypatch
+):
+    """Until each has as many as requested, and half a second of its own has passed."""
+    made, now = [], [0.0]
+
+    class Stepping:
+        def step(self, images, labels):
+            made.append(self)
+            now[0] += step_s
+            self.timeline = len(made)
+
+    monkeypatch.setattr(calibrate.time, "perf_counter", lambda: now[0])
+    one, other = Stepping(), Stepping()
+    first, second = calibrate.measure_steps([one, other], IMAGES, LABELS, steps)
+    assert made == ([one] * 4 + [other] * 4) * turns
+    counts = [n + 8 * turn for turn in range(turns) for n in (2, 3, 4)]
+    assert first == counts
+    assert second == [n + 4 for n in counts]
+
+
+# The disk.
+
+
+class MadeUpSlab:
+    """Copies take as long as their bytes and a start-up; a clock goes on meanwhile."""
+
+    address = 1 << 60
+    now_us = 0.0
+
+    def __init__(self, spill, size_bytes):
+        self.spill, self.size_bytes, self.copies, self.closed = spill, size_bytes, [], False
+        slabs.append(self)
+
+    def copy(self, target, source, size_bytes):
+        out = target >= self.address
+        at = (target if out else source) - self.address
+        assert (source if out else target) < self.address
+        self.copies.append((out, at, size_bytes))
+        MadeUpSlab.now_us += 50.0 + size_bytes / (1000.0 if out else 2000.0)
+
+    def close(self):
+        self.closed = True
+
+
+slabs: list[MadeUpSlab] = []
+
+
+@pytest.fixture
+def disk(monkeypatch):
+    slabs.clear()
+    monkeypatch.setattr(disk_speed, "HostFile", MadeUpSlab)
+    monkeypatch.setattr(disk_speed, "COPY_BYTES", 4 << 20)
+    monkeypatch.setattr(disk_speed.time, "perf_counter", lambda: MadeUpSlab.now_us / 1e6)
+    # One after the other, as a made-up clock cannot go on in two threads.
+    monkeypatch.setattr(disk_speed, "_beside", lambda one, other: (one() + 0.0, other() + 0.0))
+
+
+def test_the_rates_of_a_disk_are_those_of_its_copies(disk):
+    found = measure_disk("folder")
+    (slab,) = slabs
+    size, count = 4 << 20, COPIES
+    assert slab.size_bytes == 2 * count * size
+    assert (slab.spill.folder, found.folder, slab.closed) == ("folder", "folder", True)
+    # Both together take as long as the slower one: each direction has its own link.
+    assert found.link == "duplex"
+    assert found.out_bytes_per_us == pytest.approx(size / (50.0 + size / 1000.0))
+    assert found.in_bytes_per_us == pytest.approx(size / (50.0 + size / 2000.0))
+    rate = (found.out_bytes_per_us + found.in_bytes_per_us) / 2
+    small = [50.0 + BLOCK_BYTES / 1000.0] * 32 + [50.0 + BLOCK_BYTES / 2000.0] * 32
+    assert found.latency_us == pytest.approx(np.median(small) - BLOCK_BYTES / rate)
+    first, second = ([(n + at) * size for n in range(count)] for at in (0, count))
+    laid = [(True, at, size) for at in first + second]
+    alone = [(True, at, size) for at in first] + [(False, at, size) for at in second]
+    tiny = [(True, 0, BLOCK_BYTES)] * 32 + [(False, count * size, BLOCK_BYTES)] * 32
+    assert slab.copies == laid + alone + alone + tiny
+
+
+def test_a_disk_that_fails_is_closed(disk, monkeypatch):
+    def fail(*_):
+        raise OSError("broken")
+
+    monkeypatch.setattr(MadeUpSlab, "copy", fail)
+    with pytest.raises(OSError, match="broken"):
+        measure_disk("folder")
+    assert slabs[0].closed
+
+
+@pytest.mark.parametrize(("beside", "link"), [
+    ((300.0, 400.0), "duplex"), ((499.0, 100.0), "duplex"), ((500.0, 100.0), "shared"),
+    ((100.0, 600.0), "shared"), ((600.0, 600.0), "shared"),
+])  # fmt: skip
+def test_the_link_is_the_one_that_foretells_both_together(beside, link):
+    """Alone 200 and 400 us: in turns 600, at once 400, and between them 500."""
+    found = link_of(DiskTimes(200.0, 400.0, *beside), "folder")
+    assert (found.link, found.folder) == (link, "folder")
+    size = COPIES * COPY_BYTES
+    times = beside if link == "duplex" else (200.0, 400.0)
+    assert (found.out_bytes_per_us, found.in_bytes_per_us) == tuple(size / t for t in times)
+
+
+def test_both_ways_are_asked_at_the_same_time():
+    assert disk_speed._beside(lambda: 1.0, lambda: 2.0) == (1.0, 2.0)
+
+
+def test_a_copy_is_timed_by_the_median_of_eight(monkeypatch):
+    now, took = [0.0], [9.0, 1.0, 2.0, 3.0, 4.0, 6.0, 7.0, 8.0, 90.0]
+
+    def copy():
+        now[0] += took.pop(0)
+
+    monkeypatch.setattr(memory_speed, "_copy", lambda: copy)
+    monkeypatch.setattr(memory_speed.time, "perf_counter", lambda: now[0] / 1e6)
+    assert memory_speed.copy_bytes_per_us() == pytest.approx((64 << 20) / 5.0)
+    assert took == []
