@@ -11,6 +11,7 @@ import subprocess
 import sys
 from dataclasses import astuple, replace
 from types import SimpleNamespace
+from typing import ClassVar
 
 import numpy as np
 import pytest
@@ -242,9 +243,7 @@ class SteppingTrainer:
         calls = [SimpleNamespace(phase=phase) for phase in ("forward", "loss", "backward")]
         listed = [object(), Run(0), Run(1), Run(2)]
         trace = SimpleNamespace(calls=calls)
-        self.plan = SimpleNamespace(
-            schedule=SimpleNamespace(instructions=listed), trace=trace
-        )
+        self.plan = SimpleNamespace(schedule=SimpleNamespace(instructions=listed), trace=trace)
 
     @classmethod
     def clock(cls) -> float:
@@ -269,7 +268,7 @@ class SteppingTrainer:
 @pytest.fixture
 def steps_of_ranks(monkeypatch):
     class Trainer(SteppingTrainer):
-        made = []
+        made: ClassVar = []
 
     networks = []
 

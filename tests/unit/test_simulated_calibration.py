@@ -9,7 +9,9 @@ from __future__ import annotations
 
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import cache
 from types import SimpleNamespace
+from typing import ClassVar
 
 import numpy as np
 import pytest
@@ -17,6 +19,7 @@ import pytest
 from ooctrain.devices.spill import BLOCK_BYTES
 from ooctrain.errors import DoesNotFit, Infeasible
 from ooctrain.execution.settings import DEFAULT_REWRITES
+from ooctrain.layers.kernels.cpu.runtime import copy as copies
 from ooctrain.machine import calibrate, disk_speed, memory_speed
 from ooctrain.machine.disk_speed import COPIES, COPY_BYTES, DiskTimes, link_of, measure_disk
 from ooctrain.models import build
@@ -24,7 +27,7 @@ from ooctrain.rewrite import apply_rewrites
 from ooctrain.sched.budget import resolve_budget
 from ooctrain.sched.planners.registry import get_planner
 from ooctrain.sched.planning.question import Question
-from ooctrain.sched.schedule import BYTES, Run, SwapIn, SwapOut
+from ooctrain.sched.schedule import BYTES, Plan, Run, SwapIn, SwapOut
 from ooctrain.sched.simulate import simulate
 from ooctrain.step.machine import Machine, profile_key
 from ooctrain.step.presets import with_link
@@ -37,7 +40,16 @@ TRUE = Machine(
     interference=1.25, pacing_us=6.0,
 )  # fmt: skip
 IMAGES, LABELS = np.zeros((4, 3, 32, 32), np.float32), np.zeros(4, np.int64)
+FRAGMENTS = DoesNotFit("fragments", reserved_bytes=2, budget_bytes=1)
 STEP = apply_rewrites(trace(build("lenet"), IMAGES.shape, threads=1), DEFAULT_REWRITES)
+
+
+@cache
+def planned(planner: str, budget: int | str | None, link: float | None) -> Plan:
+    """A plan on `TRUE`, with a link imposed on it."""
+    size_bytes = MAX_BYTES if budget is None else resolve_budget(STEP, budget, BYTES)
+    there = TRUE if link is None else with_link(TRUE, link)
+    return get_planner(planner).plan(Question(STEP, size_bytes, there))
 
 
 class SimulatedTrainer:
@@ -66,9 +78,7 @@ class SimulatedTrainer:
         assert shape == IMAGES.shape
         if self.budget in self.refusals:
             raise self.refusals[self.budget]
-        bytes_ = MAX_BYTES if self.budget is None else resolve_budget(STEP, self.budget, BYTES)
-        asked = Question(STEP, bytes_, self.there)
-        self.prepared = SimpleNamespace(plan=get_planner(self.planner).plan(asked))
+        self.prepared = SimpleNamespace(plan=planned(self.planner, self.budget, self.link))
         return self.prepared
 
     def step(self, images, labels):
@@ -98,7 +108,8 @@ class SimulatedTrainer:
 @pytest.fixture
 def trainers(monkeypatch):
     class Trainer(SimulatedTrainer):
-        made, refusals = [], {}
+        made: ClassVar = []
+        refusals: ClassVar = {}
 
     @contextmanager
     def nothing():
@@ -118,7 +129,7 @@ def test_the_machine_on_which_steps_are_simulated_is_found(trainers):
     assert found.link_in_bytes_per_us == pytest.approx(600.0, rel=0.02)
     assert found.link_bytes_per_us == found.link_out_bytes_per_us
     assert found.latency_us + found.copy_issue_us == pytest.approx(18.0, rel=0.1)
-    assert found.issue_us == pytest.approx(2.0, rel=0.05)
+    assert found.issue_us == pytest.approx(2.0, rel=0.06)  # some frees are on the way of no call
     assert found.interference == pytest.approx(1.25, abs=0.05)
     assert found.pacing_us == pytest.approx(6.0, abs=1.0)
     in_core_line = simulate(in_core.prepared.plan.schedule, STEP, TRUE)
@@ -128,7 +139,11 @@ def test_the_machine_on_which_steps_are_simulated_is_found(trainers):
         took_us = found.profile[profile_key(call, STEP)]
         assert took_us <= event.end_us - event.start_us
     assert found.call_overhead_us == min(found.profile.values())
-    print(found)
+    assert found.flops_per_us == pytest.approx(900.0, rel=0.001)
+    assert found.device_bytes == TRUE.device_bytes
+    # Each one takes turns with in-core steps, the last two with the same.
+    assert alone.steps == paced.steps
+    assert in_core.steps == naive.steps + window.steps + alone.steps
 
     first, naive, window, alone, paced = trainers.made
     assert first is in_core
@@ -151,25 +166,32 @@ def test_the_machine_on_which_steps_are_simulated_is_found(trainers):
                          "seed": 11, "clip": 1.5, "allow_tf32": False}  # fmt: skip
 
 
-def test_what_does_not_fit_is_tried_with_more_memory(trainers):
+class EnoughError(Exception):
+    """The trainers are made."""
+
+
+def test_what_does_not_fit_is_tried_with_more_memory(trainers, monkeypatch):
+    def stop(*_):
+        raise EnoughError
+
+    monkeypatch.setattr(calibrate, "measure_steps", stop)
+
     def budgets(*refused):
         trainers.made.clear()
         trainers.refusals.clear()
         trainers.refusals.update(refused)
         in_core = trainers("model", "loss", "optimizer", None, "keep-all")
         in_core.prepare(IMAGES.shape)
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(calibrate, "STEPS", 1)
+        with pytest.raises(EnoughError):
             calibrate.calibrate(in_core, IMAGES, LABELS, "found", 1)
         return list(dict.fromkeys(t.budget for t in trainers.made[1:]))
 
     least = resolve_budget(STEP, "60%", BYTES)
     small = Infeasible("too small", minimum_bytes=least)
     assert budgets(("25%", small)) == ["25%", least]
-    assert budgets(("25%", DoesNotFit("fragments"))) == ["25%", "50%"]
-    none = DoesNotFit("fragments")
-    assert budgets(("25%", none), ("50%", none)) == ["25%", "50%", "75%"]
-    assert budgets(("25%", none), ("50%", small)) == ["25%", "50%", least]
+    assert budgets(("25%", FRAGMENTS)) == ["25%", "50%"]
+    assert budgets(("25%", FRAGMENTS), ("50%", FRAGMENTS)) == ["25%", "50%", "75%"]
+    assert budgets(("25%", FRAGMENTS), ("50%", small)) == ["25%", "50%", least]
     unknown = Infeasible("too small", minimum_bytes=None)
     assert budgets(("25%", unknown)) == ["25%", "75%"]
 
@@ -225,14 +247,29 @@ class MadeUpSlab:
 slabs: list[MadeUpSlab] = []
 
 
+class OneAfterTheOther:
+    """In the place of a thread, as a made-up clock cannot go on in two."""
+
+    def __init__(self, threads):
+        assert threads == 1
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        pass
+
+    def submit(self, work):
+        return SimpleNamespace(result=lambda: found) if (found := work()) else None
+
+
 @pytest.fixture
 def disk(monkeypatch):
     slabs.clear()
     monkeypatch.setattr(disk_speed, "HostFile", MadeUpSlab)
     monkeypatch.setattr(disk_speed, "COPY_BYTES", 4 << 20)
     monkeypatch.setattr(disk_speed.time, "perf_counter", lambda: MadeUpSlab.now_us / 1e6)
-    # One after the other, as a made-up clock cannot go on in two threads.
-    monkeypatch.setattr(disk_speed, "_beside", lambda one, other: (one() + 0.0, other() + 0.0))
+    monkeypatch.setattr(disk_speed, "ThreadPoolExecutor", OneAfterTheOther)
 
 
 def test_the_rates_of_a_disk_are_those_of_its_copies(disk):
@@ -252,7 +289,9 @@ def test_the_rates_of_a_disk_are_those_of_its_copies(disk):
     laid = [(True, at, size) for at in first + second]
     alone = [(True, at, size) for at in first] + [(False, at, size) for at in second]
     tiny = [(True, 0, BLOCK_BYTES)] * 32 + [(False, count * size, BLOCK_BYTES)] * 32
-    assert slab.copies == laid + alone + alone + tiny
+    # Beside the other way the thread of the reading begins.
+    beside = alone[count:] + alone[:count]
+    assert slab.copies == laid + alone + beside + tiny
 
 
 def test_a_disk_that_fails_is_closed(disk, monkeypatch):
@@ -278,17 +317,14 @@ def test_the_link_is_the_one_that_foretells_both_together(beside, link):
     assert (found.out_bytes_per_us, found.in_bytes_per_us) == tuple(size / t for t in times)
 
 
-def test_both_ways_are_asked_at_the_same_time():
-    assert disk_speed._beside(lambda: 1.0, lambda: 2.0) == (1.0, 2.0)
-
-
 def test_a_copy_is_timed_by_the_median_of_eight(monkeypatch):
     now, took = [0.0], [9.0, 1.0, 2.0, 3.0, 4.0, 6.0, 7.0, 8.0, 90.0]
 
-    def copy():
+    def copy(target, source):
+        assert target.nbytes == source.nbytes == 64 << 20
         now[0] += took.pop(0)
 
-    monkeypatch.setattr(memory_speed, "_copy", lambda: copy)
+    monkeypatch.setattr(copies, "stream_copy", copy)
     monkeypatch.setattr(memory_speed.time, "perf_counter", lambda: now[0] / 1e6)
     assert memory_speed.copy_bytes_per_us() == pytest.approx((64 << 20) / 5.0)
     assert took == []
