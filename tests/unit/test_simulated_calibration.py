@@ -141,12 +141,11 @@ def test_the_machine_on_which_steps_are_simulated_is_found(trainers):
     assert found.call_overhead_us == min(found.profile.values())
     assert found.flops_per_us == pytest.approx(900.0, rel=0.001)
     assert found.device_bytes == TRUE.device_bytes
+    first, naive, window, alone, paced = trainers.made
+    assert first is in_core
     # Each one takes turns with in-core steps, the last two with the same.
     assert alone.steps == paced.steps
     assert in_core.steps == naive.steps + window.steps + alone.steps
-
-    first, naive, window, alone, paced = trainers.made
-    assert first is in_core
     assert [t.planner for t in trainers.made[1:]] == ["naive", "window", "naive", "window"]
     assert {t.budget for t in trainers.made[1:]} == {"25%"}
     assert naive.link is window.link is None
