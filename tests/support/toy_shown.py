@@ -16,6 +16,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import pytest
 from rich.console import Console
 from support.known_numbers import numbers_in, shapes_of
 from support.puzzle_solutions import SOLUTIONS, WRONG
@@ -275,8 +276,8 @@ COMMANDS = {
     "plan networks": [
         f"plan {LENET} --classes 7 --split depth=0.5,grid=2x2,stochastic --budget 50% --planner "
         "window",
-        "plan unet --batch 2 --threads 1 --image-size 64 --machine a100-pcie --budget 50% --planner "
-        "belady --allocator best-fit-caching --depth 1",
+        "plan unet --batch 2 --threads 1 --image-size 64 --machine a100-pcie --budget 50% "
+        "--planner belady --allocator best-fit-caching --depth 1",
         "plan resnet18 --batch 2 --threads 1 --image-size 40 --machine v100-nvlink --budget 50% "
         "--planner belady --depth 3 --optimizer adam",
         "plan vgg11 --batch 2 --threads 3 --image-size 64 --machine p100-nvlink --budget 90% "
@@ -303,7 +304,8 @@ COMMANDS = {
 def a_command(commands: list[str], folder: Path) -> Any:
     """What commands print, and what the last one writes and draws."""
     shown: list[Any] = []
-    with contextlib.chdir(folder):
+    with contextlib.chdir(folder), pytest.MonkeyPatch.context() as patch:
+        patch.setenv("COLUMNS", "80")
         for words in commands:
             with (
                 contextlib.redirect_stdout(io.StringIO()) as said,
