@@ -305,7 +305,7 @@ def a_command(commands: list[str], folder: Path) -> Any:
     """What commands print, and what the last one writes and draws."""
     shown: list[Any] = []
     with contextlib.chdir(folder), pytest.MonkeyPatch.context() as patch:
-        patch.setenv("COLUMNS", "80")
+        patch.setenv("COLUMNS", "120")
         for words in commands:
             with (
                 contextlib.redirect_stdout(io.StringIO()) as said,
