@@ -8,7 +8,7 @@ again. The disk and the clock are made up, too.
 from __future__ import annotations
 
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from functools import cache
 from types import SimpleNamespace
 from typing import ClassVar
@@ -325,5 +325,92 @@ def test_a_copy_is_timed_by_the_median_of_eight(monkeypatch):
 
     monkeypatch.setattr(copies, "stream_copy", copy)
     monkeypatch.setattr(memory_speed.time, "perf_counter", lambda: now[0] / 1e6)
-    assert memory_speed.copy_bytes_per_us() == pytest.approx((64 << 20) / 5.0)
+    assert memory_speed.copy_bytes_per_us() == pytest.approx((64 << 20) / 5.0, rel=1e-9)
     assert took == []
+
+
+# Mapping.
+
+
+@dataclass
+class MadeUpMemory:
+    """Mapping a piece takes 4 us, the first time each 100; unmapping 2. A clock goes on meanwhile.
+
+    In the place of an arena of the host, and of the memory of a GPU.
+    """
+
+    size_bytes: int
+    now_us: list[float]
+    maps: list[tuple[int, int, int]] = field(default_factory=list)
+    turns: int = 0
+    closed: bool = False
+
+    def reserve(self, size_bytes):
+        assert size_bytes == self.size_bytes
+        return 1 << 40
+
+    def map(self, address, at, size_bytes):
+        self.maps.append((address - (1 << 40), at, size_bytes))
+        self.now_us[0] += 100.0 if len(self.maps) <= self.size_bytes // size_bytes else 4.0
+
+    def unmap(self, address, size_bytes):
+        self.turns += 1
+        self.now_us[0] += 2.0 * self.turns
+
+    def close(self):
+        self.closed = True
+
+
+@pytest.fixture
+def memories(monkeypatch):
+    made, now_us = [], [0.0]
+
+    def make(*given):
+        made.append(MadeUpMemory(given[-1], now_us))
+        return made[-1]
+
+    monkeypatch.setattr(memory_speed, "VirtualArena", make)
+    monkeypatch.setattr(memory_speed, "DriverMemory", make)
+    monkeypatch.setattr(memory_speed, "why_no_virtual_memory", lambda: "")
+    monkeypatch.setattr(memory_speed.time, "perf_counter", lambda: now_us[0] / 1e6)
+    monkeypatch.setattr(copies, "stream_copy", lambda target, source: None)
+    return made
+
+
+def test_pages_are_mapped_over_others_in_the_reverse_order(memories):
+    """Eight turns of 32 pieces; the first, which maps where nothing is, does not count."""
+    piece, count = 2 << 20, 32
+    found = memory_speed.map_us_per_byte()
+    (arena,) = memories
+    assert found == pytest.approx(4.0 / piece, rel=1e-9)
+    assert arena.closed
+    assert arena.maps == [
+        ((at + turn) % count * piece, (count - 1 - at) * piece, piece)
+        for turn in range(8) for at in range(count)
+    ]  # fmt: skip
+
+
+def test_where_nothing_can_be_mapped_it_costs_nothing(memories, monkeypatch):
+    monkeypatch.setattr(memory_speed, "why_no_virtual_memory", lambda: "no memfd")
+    assert memory_speed.map_us_per_byte() == 0.0
+    assert memories == []
+
+
+@pytest.mark.parametrize("maps", [True, False])
+def test_a_gpu_maps_all_pieces_at_once_and_the_last_turn_counts(maps, memories, monkeypatch):
+    closed = []
+    driver = SimpleNamespace(granularity=lambda: 4096, maps=maps, close=lambda: closed.append(True))
+    monkeypatch.setattr(memory_speed.cuda_open, "open_cuda_driver", lambda: driver)
+    found = memory_speed.gpu_map_us_per_byte()
+    assert closed == [True]
+    if not maps:
+        assert (found, memories) == (0.0, [])
+        return
+    (memory,) = memories
+    assert memory.maps == [(0, 0, 256 * 4096)] * 2
+    assert memory.closed
+    assert found == pytest.approx((4.0 + 4.0) / 256 / 4096, rel=1e-9)
+    times = memory_speed.measure_mapping(driver, 8)
+    assert times.piece_bytes == 4096
+    assert times.map_us == pytest.approx((100.0 / 8, 4.0 / 8), rel=1e-9)
+    assert times.unmap_us == pytest.approx((2.0 / 8, 4.0 / 8), rel=1e-9)
