@@ -7,10 +7,12 @@ write down what they are given, and answer with numbers that tell which of them 
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from dataclasses import astuple, replace
-from types import SimpleNamespace
+from pathlib import Path
+from types import ModuleType, SimpleNamespace
 from typing import ClassVar
 
 import numpy as np
@@ -32,6 +34,7 @@ from ooctrain.experiments.paper_004.split_accuracy import (
     Recipe004,
     recipe_of,
     trained,
+    trained_case,
 )
 from ooctrain.sched.schedule import Run
 from ooctrain.testing.thread_ranks import lone_rank
@@ -89,7 +92,7 @@ def test_a_training_by_a_recipe(monkeypatch):
         return MadeUpTrainer(notes, shares, model, **given)
 
     monkeypatch.setattr(split_accuracy, "Trainer", make)
-    recipe = Recipe004(epochs=7, batch=30, lr=0.5, seeds=3, images=100)
+    recipe = Recipe004(epochs=7, batch=30, lr=0.5, seeds=3, images=90)
     found = trained(recipe, "vgg19", 0.5, 6, STOCHASTIC)
     assert found.accuracies == (25.0, 75.0, 12.5)
     assert found.in_patches == (50.0, 100.0, 37.5)
@@ -128,17 +131,43 @@ def test_what_is_not_split_has_one_patch_and_no_share(
     notes: list = []
 
     def make(model, **given):
-        return MadeUpTrainer(notes, [0.5, 0.25], model, **given)
+        return MadeUpTrainer(notes, [0.5, 0.25], model, **given)  # of each training
 
     monkeypatch.setattr(split_accuracy, "Trainer", make)
-    recipe = Recipe004(epochs=1, seeds=1, images=None)
+    images = None if kind == BASELINE else 63  # one fewer than two batches
+    recipe = Recipe004(epochs=1, seeds=1, images=images)
     found = trained(recipe, "resnet18", depth, patches, kind)
+    assert [found] == trained_case((recipe, "resnet18", depth, patches, kind))
     assert (found.patches, found.printed) == (counts, printed)
     assert (found.share > 0) == (counts > 1)
-    (fit,) = [note for note in notes if isinstance(note, dict)]
-    assert fit["batches"] == len(split_accuracy.load(DIGITS, train=True)) // 32
+    fit, _ = [note for note in notes if isinstance(note, dict)]
+    every = len(split_accuracy.load(DIGITS, train=True)) // 32
+    assert fit["batches"] == (1 if images else every)
     assert (fit["how"].grid, fit["how"].stochastic) == (GRIDS[patches], False)
     assert [note[2] for note in notes if isinstance(note, tuple)][1] == (counts > 1)
+
+
+@pytest.mark.parametrize(("model", "name"), [("vgg19", "vgg19_bn"), ("resnet18", "resnet18")])
+def test_other_data_is_learned_by_the_networks_of_the_paper(model, name, monkeypatch):
+    built, loaded, digits = [], [], split_accuracy.load
+
+    def build(*given):
+        built.append(given)
+        return SMALL[model][1]()
+
+    def load(data, *, train, image_size):
+        loaded.append((data, train, image_size))
+        return digits(DIGITS, train=train, image_size=16)
+
+    def make(model, **given):
+        return MadeUpTrainer([], [0.5, 0.25], model, **given)
+
+    for what, made in {"build": build, "load": load, "Trainer": make}.items():
+        monkeypatch.setattr(split_accuracy, what, made)
+    recipe = Recipe004("cifar10:here", epochs=1, seeds=1)
+    assert trained(recipe, model, 0.0, 4, BASELINE).model == name
+    assert built == [(name, 10, "cifar")]
+    assert loaded == [("cifar10:here", True, None), ("cifar10:here", False, None)]
 
 
 def test_settings_change_a_recipe_one_by_one():
@@ -382,3 +411,73 @@ def test_launchers_say_how_many_ranks_there_are(said, all_of_them, here, monkeyp
     for name, value in said.items():
         monkeypatch.setenv(name, value)
     assert (mpi.launched_ranks(), mpi.launcher_of_ranks()) == (all_of_them, here)
+
+
+@pytest.fixture
+def mpi_of(monkeypatch):
+    """mpi4py sees so many ranks, and a launcher says that it has started so many."""
+    monkeypatch.setattr(sys, "excepthook", sys.excepthook)  # put back afterwards
+
+    def make(seen: int, said: int) -> MadeUpMpi:
+        module, communicator = ModuleType("mpi4py"), MadeUpMpi(0, seen)
+        module.MPI = SimpleNamespace(COMM_WORLD=communicator)
+        monkeypatch.setitem(sys.modules, "mpi4py", module)
+        monkeypatch.setenv("PMI_SIZE", str(said))
+        return communicator
+
+    return make
+
+
+def test_the_world_of_one_is_as_if_there_were_none(mpi_of):
+    mpi_of(1, 1)
+    before = sys.excepthook
+    alone = mpi.world()
+    assert alone.settings == lone_rank().settings
+    assert (alone.count, sys.excepthook) == (1, before)
+    asked = mpi.world(bucket=4096, ahead=5, sync_batch_norm=True)
+    assert (asked.bucket_bytes, asked.ahead, asked.sync_batch_norm) == (4096, 5, True)
+
+
+def test_a_rank_whose_error_reaches_nobody_ends_all(mpi_of, monkeypatch):
+    communicator, shown = mpi_of(3, 3), []
+    monkeypatch.setattr(sys, "excepthook", lambda *given: shown.append(given))
+    assert mpi.world().count == 3
+    error = ValueError("a reason")
+    sys.excepthook(ValueError, error, None)
+    assert shown == [(ValueError, error, None)]
+    assert communicator.notes[-1] == ("Abort", (1,))
+
+
+@pytest.mark.parametrize(("seen", "said", "right"), [(1, 2, False), (1, 1, True), (2, 2, True),
+                                                     (2, 1, True), (2, 3, True)])  # fmt: skip
+def test_two_mpi_libraries_are_noticed(seen, said, right, mpi_of):
+    mpi_of(seen, said)
+    if right:
+        assert mpi.world().count == seen
+        return
+    with pytest.raises(ConfigError, match=f"started {said} ranks"):
+        mpi.world()
+
+
+@pytest.mark.parametrize(("program", "module", "missing"), [
+    ("/a/mpiexec", True, None), (None, True, "mpiexec"), ("/a/mpiexec", False, "mpi4py"),
+    (None, False, "mpiexec"),
+])  # fmt: skip
+def test_what_ranks_need_is_named(program, module, missing, monkeypatch):
+    asked = []
+
+    def which(name, path):
+        asked.append((name, path))
+        return program
+
+    monkeypatch.setattr(mpi.shutil, "which", which)
+    monkeypatch.setattr(mpi, "find_spec", lambda name: (module and name == "mpi4py") or None)
+    monkeypatch.setenv("PATH", "/others")
+    if missing is None:
+        assert mpi.find_mpiexec() == program
+    else:
+        with pytest.raises(ConfigError, match=f"ranks need {missing},"):
+            mpi.find_mpiexec()
+    ((name, path),) = asked
+    assert name == "mpiexec"
+    assert path == f"{Path(sys.executable).parent}{os.pathsep}/others"
