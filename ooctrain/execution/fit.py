@@ -618,7 +618,7 @@ class LimitSearch:
         try:
             first = self.at(budget_bytes, cost)
         except Infeasible as refusal:
-            raise self._in_whole_pieces(refusal) from None
+            raise self._in_whole_pieces(refusal) from refusal.__cause__
         if self._fits(first):
             return first
         found = [self._largest(budget_bytes, cost)]
