@@ -32,8 +32,9 @@ from benchmarks.common import table, threads_here
 from benchmarks.frontier_points import CASES, HEADER, File, Network, Point, cells, earlier, picture
 from ooctrain.devices.spill import Spill
 from ooctrain.errors import ConfigError, DoesNotFit, Infeasible
+from ooctrain.execution.fit import prepare
 from ooctrain.execution.planners import planners
-from ooctrain.execution.prepare import PreparedStep, prepare
+from ooctrain.execution.prepared_step import PreparedStep
 from ooctrain.execution.settings import Settings
 from ooctrain.units import parse_bytes
 

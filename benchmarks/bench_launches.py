@@ -30,7 +30,7 @@ import ooctrain as oc
 from benchmarks.common import machine_facts, table, verdict
 from ooctrain.devices.cuda import open as cuda_open
 from ooctrain.engine.incore import initial_values
-from ooctrain.execution.prepare import prepare
+from ooctrain.execution.fit import prepare
 from ooctrain.execution.sessions import input_values, open_session
 from ooctrain.execution.settings import Settings
 from ooctrain.layers.batch_norm import BatchNormApply

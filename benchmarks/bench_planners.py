@@ -22,7 +22,7 @@ import ooctrain as oc
 from benchmarks.bench_prediction import PROMISE, Bench, Row, calibrated, kept_promises
 from benchmarks.common import machine_facts, table, threads_here, verdict
 from ooctrain.errors import Infeasible
-from ooctrain.execution.prepare import prepare
+from ooctrain.execution.fit import prepare
 from ooctrain.execution.settings import Settings
 from ooctrain.units import format_bytes
 

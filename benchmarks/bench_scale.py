@@ -27,6 +27,7 @@ from statistics import median
 
 from benchmarks import planner_scale
 from benchmarks.common import machine_facts, table, verdict
+from ooctrain.sched.planning.question import Question
 
 MIB = 1 << 20
 BATCH = 1440
@@ -69,13 +70,13 @@ def host_side() -> list[Row]:
     whole = make_trace()
     ready = apply_rewrites(whole, REWRITES)
     budget = resolve_budget(ready, "25%", granule)
-    plan = get_planner("window").plan(ready, budget, machine, granule=granule)
+    plan = get_planner("window").plan(Question(ready, budget, machine, granule=granule))
     # The verifier is given the step as traced, and does the rewrites itself.
     plan = replace(plan, rewrites=(*REWRITES, *plan.rewrites))
     parts: dict[str, tuple[Callable[[], object], float]] = {
         "trace": (make_trace, 1.0),
         "window": (
-            lambda: get_planner("window").plan(ready, budget, machine, granule=granule),
+            lambda: get_planner("window").plan(Question(ready, budget, machine, granule=granule)),
             1.0,
         ),
         "verify": (lambda: oc.verify(plan, whole, budget, machine), 0.2),

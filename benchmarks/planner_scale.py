@@ -21,6 +21,7 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 
 from benchmarks.common import table, verdict
+from ooctrain.sched.planning.question import Question
 
 #: Planners whose work the step alone decides.
 PLANNERS = (
@@ -107,7 +108,7 @@ def plan_once(planner: str, calls: int) -> dict:
     budget = resolve_budget(trace, BUDGET)
     before_kib = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     started = time.process_time()
-    get_planner(planner).plan(trace, budget, machine)
+    get_planner(planner).plan(Question(trace, budget, machine))
     processor_s = time.process_time() - started
     growth_kib = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before_kib
     return {

@@ -18,10 +18,8 @@ import numpy as np
 from ooctrain.engine.incore import initial_values
 from ooctrain.engine.module import Module
 from ooctrain.errors import ConfigError, Infeasible
-from ooctrain.execution.compose import plan_or_enough, rewritten
-from ooctrain.execution.division import prepare_within
-from ooctrain.execution.planners import as_planner
-from ooctrain.execution.prepare import placed
+from ooctrain.execution.fit import prepare
+from ooctrain.execution.prepared_step import placed
 from ooctrain.execution.sessions import Images, input_values, open_session, threads_served
 from ooctrain.execution.settings import DEFAULT_REWRITES, Settings, as_rewrites
 from ooctrain.models import build, expect_classes, recipe_of, stem_for
@@ -29,11 +27,10 @@ from ooctrain.optim.algorithms import DEFAULT_LR
 from ooctrain.rewrite import REWRITES, apply_rewrites
 from ooctrain.sched import verify as laws
 from ooctrain.sched.bounds import closed as bounds
-from ooctrain.sched.budget import resolve_budget, resolve_host_budget, trace_minimum_bytes
+from ooctrain.sched.budget import resolve_budget, trace_minimum_bytes
 from ooctrain.sched.plan_schema import rows_of_file
 from ooctrain.sched.planning.effort import EVALUATIONS, collecting_rarely
 from ooctrain.sched.planning.planner import Planner
-from ooctrain.sched.planning.question import Question
 from ooctrain.sched.schedule import BYTES, Granule, LowerBound, Plan, Schedule
 from ooctrain.sched.simulate import simulate as simulated
 from ooctrain.sched.timeline import Timeline
@@ -144,26 +141,20 @@ def plan(
         )
     if memory is None:
         parse_budget(budget)  # type: ignore[arg-type]  # None means in-core elsewhere, not here
+    exact = allocator is None and memory is None
+    if not exact and granule != BYTES:
+        raise ConfigError(
+            f"allocator {allocator or 'va'!r} has a granule of its own", code="OOC-105",
+            fix="give granule or allocator",
+        )  # fmt: skip
     settings = Settings(
         budget, planner, allocator or "va", trace.device, machine=machine,
         host_budget=host_budget, seed=seed, time_limit_s=time_limit_s, evaluations=evaluations,
         rewrites=as_rewrites(rewrites), memory=memory,
     )  # fmt: skip
-    if allocator is not None or memory is not None:
-        if granule != BYTES:
-            raise ConfigError(
-                f"allocator {allocator or 'va'!r} has a granule of its own", code="OOC-105",
-                fix="give granule or allocator",
-            )  # fmt: skip
-        return prepare_within(trace, settings).plan
-    where = find_machine(machine)
-    step = rewritten(trace, rewrites).pinned_for(granule)
-    question = Question(
-        step.trace, step.bytes_of(budget), where, step.granule,  # type: ignore[arg-type]
-        resolve_host_budget(step.trace, host_budget, where), seed, time_limit_s,
-        evaluations,
-    )  # fmt: skip
-    return plan_or_enough(step, as_planner(planner), question)
+    if not exact:
+        return prepare(trace, settings).plan
+    return prepare(trace, replace(settings, machine=find_machine(machine)), granule=granule).plan
 
 
 @collecting_rarely()

@@ -39,7 +39,7 @@ import re
 import traceback
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, Literal
 
 #: How the numbers of an error begin that are names to choose from.
 KNOWN = "known: "
@@ -186,20 +186,28 @@ class Withheld(ConfigError):
         super().__init__(what, **details)
 
 
+#: Memory that may be too small: that of the device, of the host, or one budget for both.
+Needs = Literal["device", "host", "process"]
+
+
 class Infeasible(OoctrainError):
     """No schedule of this planner fits the budget.
 
     Attributes:
-        minimum_bytes: the same question has a plan at exactly this budget; 0: none is known, as
-            host memory is too small.
+        minimum_bytes: the same question has a plan at exactly this budget of what it `needs`; None:
+            none is known.
+        needs: what is too small: "device", "host", or "process" (`--memory`).
         witness_call: name of the call that needs it.
     """
 
     default_code = "OOC-120"
 
-    def __init__(self, what: str, *, minimum_bytes: int, witness_call: str = "", **details: str):
+    def __init__(
+        self, what: str, *, minimum_bytes: int | None, needs: Needs = "device",
+        witness_call: str = "", **details: str,
+    ):  # fmt: skip
         super().__init__(what, **details)
-        self.minimum_bytes, self.witness_call = minimum_bytes, witness_call
+        self.minimum_bytes, self.needs, self.witness_call = minimum_bytes, needs, witness_call
 
 
 class PartFailed(OoctrainError):
@@ -257,18 +265,33 @@ def _code_of(handler: Any) -> Any:
 
 
 class DoesNotFit(OoctrainError):
-    """The plan fits, but the allocator's reserved peak (fragmentation included) does not.
+    """The plan fits, but the allocator's reserved peak, or the host slab, does not (fragmentation
+    included).
 
     Attributes:
-        reserved_bytes: the reserved peak that the replay found.
+        reserved_bytes: the reserved peak that the replay found, or the length of the slab.
         budget_bytes: the budget it had to stay under.
+        minimum_bytes: the same question has a plan that fits at exactly this budget of what it
+            `needs`; None: none is known.
+        needs: what is too small: "device" or "host".
     """
 
     default_code = "OOC-121"
 
-    def __init__(self, what: str, *, reserved_bytes: int, budget_bytes: int, **details: str):
+    def __init__(
+        self, what: str, *, reserved_bytes: int, budget_bytes: int,
+        minimum_bytes: int | None = None, needs: Needs = "device", **details: str,
+    ):  # fmt: skip
         super().__init__(what, **details)
         self.reserved_bytes, self.budget_bytes = reserved_bytes, budget_bytes
+        self.minimum_bytes, self.needs = minimum_bytes, needs
+
+    def naming(self, minimum_bytes: int | None, fix: str) -> DoesNotFit:
+        """The same refusal with another budget that does."""
+        return DoesNotFit(
+            self.what, reserved_bytes=self.reserved_bytes, budget_bytes=self.budget_bytes,
+            minimum_bytes=minimum_bytes, needs=self.needs, numbers=self.numbers, fix=fix,
+        )  # fmt: skip
 
 
 class ScheduleError(OoctrainError):

@@ -4,12 +4,13 @@ A trainer takes a model, a loss, an optimizer and a budget. Each shape of input 
 planned once; its list is then executed step after step. Between steps the true values live on the
 device, and the model's parameters read and write them there. A step is traced and planned anew only
 when something changes that its trace depends on (a frozen parameter, another weight decay).
-Read next: `execution/seen.py`, `execution/prepare.py`, `execution/executor.py`;
+Read next: `execution/seen.py`, `execution/fit.py`, `execution/executor.py`;
 `execution/checkpoint.py` for the files.
 """
 
 from __future__ import annotations
 
+import math
 import warnings
 from collections.abc import Callable, Generator, Hashable, Iterable, Mapping, Sequence, Sized
 from contextlib import closing
@@ -25,6 +26,7 @@ from ooctrain.devices.spill import Spill, as_spill
 from ooctrain.distributed.agreement import agree_on_step
 from ooctrain.distributed.ranks import Ranks
 from ooctrain.engine.clip import Clip
+from ooctrain.engine.draws import expect_the_same
 from ooctrain.engine.fingerprint import Place, described
 from ooctrain.engine.incore import named_tensors
 from ooctrain.engine.module import Module
@@ -35,7 +37,7 @@ from ooctrain.execution import saved_state
 from ooctrain.execution.ahead import Ahead, Manner, handed_out, is_last, no_batch, position_of
 from ooctrain.execution.evaluation import Evaluation, InParts, expect_labels, ignored_by
 from ooctrain.execution.guard import expect_finite
-from ooctrain.execution.prepare import PreparedStep
+from ooctrain.execution.prepared_step import PreparedStep
 from ooctrain.execution.residence import Residence, one_at_a_time
 from ooctrain.execution.result import StepResult
 from ooctrain.execution.seen import (
@@ -43,7 +45,6 @@ from ooctrain.execution.seen import (
     StepShape,
     Training,
     changed_places,
-    expect_the_same,
     target_given,
     warn_of_strangers,
 )
@@ -152,7 +153,7 @@ class Trainer:
         self._looked_at: dict[Any, Any] = {}
         self._apart: frozenset[Place] = frozenset()
         self._repeated: set[Hashable] = set()
-        self._changed = ""  # what the last look has found changed
+        self._changed = ""  # between the last two looks, by name
         self._made: tuple[StepShape | None, int, int] = None, 0, 0  # at which step, how many
         #: what the next step does at its end, such as its schedule's; no interrupt parts them
         self._then: Callable[[float], object] | None = None
@@ -202,7 +203,8 @@ class Trainer:
         result = self._run(prepared, inputs, (variable,), own, variable)
         self._last, self._messages = result, () if self.ranks is None else self.ranks.sent()
         loss, lr = float(result.outputs[variable]), self.optimizer.param_groups[0]["lr"]
-        expect_labels(loss, y, ignored_by(self.loss), self.steps_done + 1)
+        if not math.isfinite(loss):
+            expect_labels(loss, y, ignored_by(self.loss), self.steps_done + 1)
         expect_finite(loss, result.not_finite, self.steps_done + 1, lr, x, y)
         self.optimizer.count(self._seen.updated_by(prepared).values())
         return loss
@@ -302,7 +304,6 @@ class Trainer:
             target_shape: for a loss of your own; None: it takes class numbers. Others know it.
             target_dtype: its element type; None: float32 if it has the shape of an output.
         """
-        self.model.begin_step(self.steps_done)
         rows = next(iter(input_shape), None)
         target = target_given(self.loss, target_shape, target_dtype, rows)
         self.prepared = self._prepare_once(StepShape(tuple(input_shape), target, True, True))
@@ -439,19 +440,26 @@ class Trainer:
             trained: for an evaluation, the training step whose percentage a budget is if none has
                 been trained yet.
         """
-        if not self._seen.unchanged(self._training()):
-            before = self._seen
-            self._look()
-            self._changed = before.differences(self._seen)
+        before = self._seen
+        self._notice()
+        if step.training and self._seen.begins:
+            self.model.begin_step(self.steps_done)
+            self._notice()
         if self._seen.changes_always:
-            return self._make(step, trained)
+            return self._make(step, trained, before)
         if step not in self._seen.ready:
             expect_batch(step.input)
-            found = self._cache.find(self._seen.key(step)) or self._make(step, trained)
+            found = self._cache.find(self._seen.key(step)) or self._make(step, trained, before)
             self._seen.ready[step] = found
         return self._seen.ready[step]
 
-    def _make(self, step: StepShape, trained: StepShape | None) -> PreparedStep:
+    def _notice(self) -> None:
+        """Looks again if anything has changed since the last look."""
+        if not self._seen.unchanged(self._training()):
+            self._look()
+
+    def _make(self, step: StepShape, trained: StepShape | None, last: Seen) -> PreparedStep:
+        """Traces a step, and plans it if need be; `last` is how all was before anything changed."""
         if step.training and not self.model.training:
             warnings.warn(
                 "the model is in evaluation mode, so this step trains it with running statistics "
@@ -459,7 +467,10 @@ class Trainer:
                 stacklevel=7,
             )
         looked_at: dict[Any, Any] = {}
-        before, places = self._seen.key(step), self._seen.places()
+        before, places = self._seen.key(step), self._seen.places
+        if last is not self._seen:
+            changed = changed_places(last.places, places)
+            self._changed = ", ".join(sorted({name for _, name in changed if name}))
         trace = self._trace(step, looked_at)
         self._looked_at |= looked_at
         self._look()  # again: tracing sets modes, and may call modules that were not known
@@ -493,12 +504,12 @@ class Trainer:
             NotRepeatable: the two traces differ.
         """
         kind = step.training, step.with_loss, described((self.model, self.loss))
-        after = self._seen.places()
+        after = self._seen.places
         if kind in self._repeated and not changed_places(before, after):
             return
         again = self._trace(step, {})
         self._look()
-        changed = changed_places(after, self._seen.places())
+        changed = changed_places(after, self._seen.places)
         expect_the_same(trace, again, changed, lambda: self._trace(step, {}))
         self._repeated.add(kind)
         if changed:

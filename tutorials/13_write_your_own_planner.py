@@ -7,10 +7,11 @@
 # **Paper:** 000, section 3 (a planner that writes the list itself); 002, section 4 (one that only
 # decides).
 #
-# A planner is anything with a `name` and a function `plan`. It gets a trace, a budget and a machine
-# and returns a plan, or raises `Infeasible` with the least budget that it needs. Its keyword
-# arguments say how the allocator rounds sizes (`granule`), how many bytes the host has
-# (`host_budget_bytes`), and, for planners that search, a `seed` and a time limit.
+# A planner is anything with a `name` and a function `plan`. It gets one question and returns a
+# plan, or raises `Infeasible` with the least budget that it needs. The question has a `trace`, a
+# `budget_bytes` and a `machine`. It also says how the allocator rounds sizes (`granule`), how many
+# bytes the host has (`host_budget_bytes`), and, for planners that search, a `seed` and how much
+# `effort` a search may take. And it has what nearly every planner computes first, as we will see.
 
 # %%
 from bisect import bisect_right
@@ -40,15 +41,14 @@ class Farthest:
 
     name = "farthest"
 
-    def plan(
-        self, trace, budget_bytes, machine, *, granule=planning.BYTES,
-        host_budget_bytes=None, seed=0, time_limit_s=None,
-    ):  # fmt: skip
+    def plan(self, question):
+        trace, budget_bytes, granule = question.trace, question.budget_bytes, question.granule
         least = self.write(trace, 0, granule)
         if least.peak_bytes > budget_bytes:
             raise planning.infeasible(self.name, budget_bytes, least.peak_bytes, least.peak_call)
-        plan = planning.make_plan(self.write(trace, budget_bytes, granule).finish(), trace, machine)
-        planning.check_host(self.name, plan, host_budget_bytes)
+        writer = self.write(trace, budget_bytes, granule)
+        plan = planning.make_plan(writer.finish(), trace, question.machine)
+        planning.check_host(self.name, plan, question.host_budget_bytes)
         return plan
 
     def write(self, trace, budget_bytes, granule):
@@ -129,7 +129,8 @@ print(f"    {tried} random cases, no law broken")
 # as possible. So a planner may decide no more than *in which gaps between two uses* a value is on
 # the host, and let `swap_plan` write the list. Our own rule, which is in no paper: go through the
 # gaps in the order of their area, bytes times calls, the largest first; take a gap only if at some
-# call in it the budget is still exceeded.
+# call in it the budget is still exceeded. The question knows the gaps (`swap_gaps`), and the bytes
+# on the device during each call if nothing leaves (`resident_bytes`).
 
 
 # %%
@@ -138,21 +139,15 @@ class Largest:
 
     name = "largest"
 
-    def plan(
-        self, trace, budget_bytes, machine, *, granule=planning.BYTES,
-        host_budget_bytes=None, seed=0, time_limit_s=None,
-    ):  # fmt: skip
-        question = planning.Question(trace, budget_bytes, machine, granule, host_budget_bytes)
-        gaps = planning.swap_gaps(trace)
-        planning.check_budget(self.name, question, gaps)
-        needed = planning.Liveness(trace, granule).resident_bytes(planning.runs_once(trace))
-        chosen = []
-        for gap in sorted(gaps, key=area, reverse=True):
+    def plan(self, question):
+        planning.check_budget(self.name, question, question.swap_gaps)
+        needed, chosen = list(question.resident_bytes), []
+        for gap in sorted(question.swap_gaps, key=area, reverse=True):
             inside = range(gap.after + 1, gap.before)
-            if any(needed[k] > budget_bytes for k in inside):
+            if any(needed[k] > question.budget_bytes for k in inside):
                 chosen.append(gap)
                 for k in inside:
-                    needed[k] -= granule.granted(gap.hi)
+                    needed[k] -= question.granule.granted(gap.hi)
         return planning.swap_plan(self.name, question, chosen)
 
 

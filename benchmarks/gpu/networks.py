@@ -29,7 +29,8 @@ from ooctrain.alloc.registry import allocators
 from ooctrain.devices.spill import Spill
 from ooctrain.engine.incore import Mode, initial_values, run_trace
 from ooctrain.errors import ConfigError, DoesNotFit, Infeasible, ShapeError
-from ooctrain.execution.prepare import PreparedStep, prepare
+from ooctrain.execution.fit import prepare
+from ooctrain.execution.prepared_step import PreparedStep
 from ooctrain.execution.settings import Settings
 from ooctrain.sched.planners.registry import planners
 from ooctrain.step.trace import Trace

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import ooctrain as oc
 from ooctrain.errors import PlanMismatch
-from ooctrain.execution.prepare import PreparedStep, placed
+from ooctrain.execution.prepared_step import PreparedStep, placed
 from ooctrain.execution.settings import Settings
 from ooctrain.step.trace import Trace
 

@@ -35,7 +35,7 @@ from benchmarks.gpu.workload import (
     sizes_for,
 )
 from ooctrain.devices.cuda import open as cuda_open
-from ooctrain.execution.prepare import prepare
+from ooctrain.execution.fit import prepare
 from ooctrain.step.machine import Machine
 from ooctrain.step.presets import machine as find_machine
 from ooctrain.units import GIB, format_bytes, parse_bytes

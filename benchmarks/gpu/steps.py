@@ -31,7 +31,8 @@ from ooctrain.devices.cuda import open as cuda_open
 from ooctrain.engine.incore import initial_values
 from ooctrain.execution.ahead import lay_out
 from ooctrain.execution.captured_steps import MOST_TRIES
-from ooctrain.execution.prepare import PreparedStep, prepare
+from ooctrain.execution.fit import prepare
+from ooctrain.execution.prepared_step import PreparedStep
 from ooctrain.execution.result import StepResult
 from ooctrain.execution.sessions import input_values, open_session
 from ooctrain.execution.settings import Settings

@@ -14,7 +14,8 @@ from typing import Any
 import ooctrain as oc
 from benchmarks.gpu.networks import PLAIN
 from ooctrain.errors import DoesNotFit, Infeasible
-from ooctrain.execution.prepare import PreparedStep, prepare
+from ooctrain.execution.fit import prepare
+from ooctrain.execution.prepared_step import PreparedStep
 from ooctrain.execution.settings import Settings
 from ooctrain.models import stem_for
 from ooctrain.sched.budget import trace_peak_bytes

@@ -25,8 +25,7 @@ STRATEGIES: Mapping[str, Sequence[str]] = {
         "dynprog", "vdnn", "vdnn-all", "vdnn-conv", "hmms", "lru", "belady",
     ),
     "computes again": (
-        "chen-sqrt", "revolve", "rotor", "dtr", "checkmate-lp",
-        "checkmate:combined=false",
+        "chen-sqrt", "revolve", "rotor", "dtr", "checkmate-lp", "checkmate",
     ),
     "both": (
         "tflms-hybrid", "superneurons", "bn-recompute", "capuchin", "pofo", "prefix", "combined",

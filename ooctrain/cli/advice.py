@@ -20,8 +20,9 @@ from ooctrain.execution.planners import get_planner
 from ooctrain.rewrite.narrow import narrower
 from ooctrain.sched.budget import trace_minimum_bytes
 from ooctrain.sched.planners.keep_all import KeepAll, write_in_core
-from ooctrain.sched.planning.planner import Planner
-from ooctrain.sched.planning.question import Question, plan_excluding
+from ooctrain.sched.planning.effort import Effort
+from ooctrain.sched.planning.planner import Planner, plan_excluding
+from ooctrain.sched.planning.question import Question
 from ooctrain.sched.schedule import Plan
 from ooctrain.step.machine import Machine, call_durations_ns
 from ooctrain.step.trace import Trace
@@ -72,7 +73,7 @@ class FitQuestion:
         """The planner's plan of a trace. Raises Infeasible."""
         question = Question(
             trace, budget_bytes, self.machine, self.granule, self.host_budget_bytes, self.seed,
-            evaluations=EVALUATIONS,
+            Effort(EVALUATIONS),
         )  # fmt: skip
         return plan_excluding(planner, question)
 
@@ -133,9 +134,10 @@ def changes_that_fit(
     """
     trace = question.retrace(question.batch)
     found = [_by_planner(question, trace, name, other) for name, other in others.items()]
-    if refusal.minimum_bytes > question.budget_bytes:
-        found.append(_by_budget(question, trace, planner, refusal.minimum_bytes))
-        found.append(_by_batch(question, planner, refusal.minimum_bytes))
+    least = refusal.minimum_bytes
+    if least is not None and least > question.budget_bytes:
+        found.append(_by_budget(question, trace, planner, least))
+        found.append(_by_batch(question, planner, least))
     if question.host_budget_bytes is not None:
         found.append(_by_host_budget(question, trace, planner))
     return sorted((c for c in found if c is not None), key=lambda change: change.us_per_image)
@@ -192,9 +194,10 @@ def _by_batch(question: FitQuestion, planner: Planner, minimum_bytes: int) -> Ch
             plan = question.ask_cheaply(planner, question.retrace(batch), question.budget_bytes)
             return Change("batch", f"--batch {batch}", plan.makespan_us / batch)
         except Infeasible as refusal:
-            if batch == 1 or refusal.minimum_bytes <= question.budget_bytes:
+            least = refusal.minimum_bytes
+            if batch == 1 or least is None or least <= question.budget_bytes:
                 return None
-            refused, needs = batch, refusal.minimum_bytes
+            refused, needs = batch, least
     return None
 
 
@@ -203,4 +206,4 @@ def _minimum(question: FitQuestion, planner: Planner, trace: Trace) -> int | Non
     try:
         return question.ask(planner, trace, 1).peak_bytes
     except Infeasible as refusal:
-        return refusal.minimum_bytes or None
+        return refusal.minimum_bytes

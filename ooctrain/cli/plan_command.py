@@ -45,11 +45,11 @@ from ooctrain.cli.workload import (
     split_rows,
 )
 from ooctrain.errors import DoesNotFit, Infeasible
-from ooctrain.execution.compose import plan_or_enough
+from ooctrain.execution.fit import exactly
 from ooctrain.execution.placement import allocation_log, reserved_peak
-from ooctrain.execution.planners import as_planner, get_planner, planners
+from ooctrain.execution.planners import get_planner, planners
 from ooctrain.execution.promise import Promise
-from ooctrain.execution.settings import DEFAULT_REWRITES
+from ooctrain.execution.settings import DEFAULT_REWRITES, Settings
 from ooctrain.report.layer_costs import layer_rows
 from ooctrain.report.numbers_file import write_numbers
 from ooctrain.report.record import NOT_DRAWN, drawing
@@ -65,7 +65,6 @@ from ooctrain.rewrite import apply_rewrites
 from ooctrain.sched.planners.registry import PLANNERS
 from ooctrain.sched.planners.tflms_hybrid import TflmsHybrid
 from ooctrain.sched.planning.effort import EVALUATIONS
-from ooctrain.sched.planning.question import Question
 from ooctrain.sched.schedule import Plan
 from ooctrain.sched.simulate import simulate
 from ooctrain.sched.timeline import Timeline
@@ -189,11 +188,11 @@ def _answer(workload: Workload, memory: MemoryOptions) -> Answer:
     )  # fmt: skip
     need = need_of(step.trace, machine, step.granule)
     try:
-        asked = Question(
-            step.trace, found.budget_bytes, machine, step.granule, found.host_budget_bytes,
-            workload.seed, memory.time_limit, memory.evaluations or EVALUATIONS,
+        how = Settings(
+            planner=found.planner, host_budget=found.host_budget_bytes, seed=workload.seed,
+            time_limit_s=memory.time_limit, evaluations=memory.evaluations or EVALUATIONS,
         )  # fmt: skip
-        made = plan_or_enough(step, as_planner(found.planner), asked)
+        made = exactly(step, how, machine).at_or_refused(found.budget_bytes).plan
     except Infeasible as refusal:
         changes = _changes(question, refusal, memory, need)
         said = [*classes_rows(task, workload), *split_rows(task)]
@@ -273,7 +272,7 @@ def _plan_rows(need: Need, made: Plan, timeline: Timeline) -> Rows:
 
 
 def _refusal_rows(answer: Answer, refusal: Infeasible, memory: MemoryOptions) -> Rows:
-    lacking = refusal.minimum_bytes - answer.question.budget_bytes
+    lacking = (refusal.minimum_bytes or 0) - answer.question.budget_bytes
     where = f" at {refusal.witness_call}" if refusal.witness_call else ""
     text = f"does not fit with planner {memory.planner} by {format_bytes(lacking)}{where}"
     verdict = text if lacking > 0 else f"does not fit: {refusal.what}"
@@ -281,7 +280,7 @@ def _refusal_rows(answer: Answer, refusal: Infeasible, memory: MemoryOptions) ->
     fitting = list(zip(labels, map(describe_change, answer.changes), strict=False))
     rows = [("verdict", verdict), *(fitting or [("fits with", "none of the changes tried")])]
     if any(c.kind == "budget" for c in answer.changes) and (
-        refusal.minimum_bytes < answer.need.minimum_bytes
+        (refusal.minimum_bytes or 0) < answer.need.minimum_bytes
     ):
         rows.append(("", "a budget below 0 % runs the step in parts of calls (bands, tiles)"))
     return rows

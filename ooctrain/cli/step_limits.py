@@ -13,7 +13,7 @@ from ooctrain.alloc.registry import choose_allocator
 from ooctrain.cli.options import MemoryOptions
 from ooctrain.cli.workload import is_cpu, spill_of
 from ooctrain.execution.compose import RewrittenStep, rewritten
-from ooctrain.execution.division import prepare_within
+from ooctrain.execution.fit import prepare
 from ooctrain.execution.promise import Promise
 from ooctrain.execution.settings import DEFAULT_REWRITES, Settings
 from ooctrain.sched.budget import resolve_host_budget, trace_peak_bytes
@@ -81,7 +81,7 @@ def _divided(
         evaluations=memory.evaluations or EVALUATIONS, threads=original.threads,
         rewrites=all_rewrites(memory), memory=memory.memory, spill=spill_of(memory),
     )  # fmt: skip
-    prepared = prepare_within(original, settings)
+    prepared = prepare(original, settings)
     found = prepared.promise
     assert found is not None, "a memory budget was given"
     slab = str(found.slab_bytes) if memory.spill is None else None

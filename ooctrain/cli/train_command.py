@@ -64,7 +64,7 @@ from ooctrain.distributed.ranks import Ranks
 from ooctrain.errors import ConfigError
 from ooctrain.execution.checkpoint import only_writer
 from ooctrain.execution.placement import allocation_log
-from ooctrain.execution.prepare import PreparedStep
+from ooctrain.execution.prepared_step import PreparedStep
 from ooctrain.report.numbers_file import write_numbers
 from ooctrain.report.record import NOT_DRAWN, drawing
 from ooctrain.report.text import facts

@@ -21,6 +21,7 @@ from ooctrain.execution.planners import get_planner
 from ooctrain.sched.bounds.lp_bound import fluid_bound
 from ooctrain.sched.budget import resolve_budget
 from ooctrain.sched.planning.planner import as_plan
+from ooctrain.sched.planning.question import Question
 from ooctrain.sched.schedule import Plan
 from ooctrain.sched.simulate import simulate
 from ooctrain.step.presets import machine
@@ -65,7 +66,7 @@ def _computed_us(measure: Measure) -> float:
             )
         return found.makespan_us
     planner = get_planner(measure.par)
-    return planner.plan(step, budget_bytes, where, granule=granule_of(measure)).makespan_us
+    return planner.plan(Question(step, budget_bytes, where, granule_of(measure))).makespan_us
 
 
 def measured(measure: Measure, submission: str, limit_s: float) -> ParComparison:
@@ -75,9 +76,10 @@ def measured(measure: Measure, submission: str, limit_s: float) -> ParComparison
     budget_bytes, granule = budget_bytes_of(measure), granule_of(measure)
     try:
         with planner_of(submission, limit_s) as planner:
-            plan = as_plan(planner.plan(step, budget_bytes, where, granule=granule), planner)
+            plan = as_plan(planner.plan(Question(step, budget_bytes, where, granule)), planner)
     except Infeasible as refusal:
-        least = _size(refusal.minimum_bytes)
+        of_host = refusal.minimum_bytes is None and refusal.needs == "host"
+        least = "more host memory" if of_host else _size(refusal.minimum_bytes)
         why = f"it wants {least}, and there are {format_bytes(budget_bytes)}"
         return ParComparison(None, par, why)
     except (ConfigError, PlanMismatch) as error:

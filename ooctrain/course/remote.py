@@ -21,8 +21,8 @@ from ooctrain.course.cage.step_data import machine_data, trace_data
 from ooctrain.course.cage.wire import error_data, error_of, printable
 from ooctrain.course.interview import Interview
 from ooctrain.errors import ConfigError, DriverError, Infeasible
-from ooctrain.sched.schedule import BYTES, Granule, Plan
-from ooctrain.step.machine import Machine
+from ooctrain.sched.planning.question import Question
+from ooctrain.sched.schedule import Granule, Plan
 from ooctrain.step.trace import Trace
 from ooctrain.testing.law_by_hand import AskedArena
 from ooctrain.units import MAX_BYTES
@@ -47,21 +47,19 @@ class RemotePlanner:
         self._sent: tuple[Trace | None, int] = (None, 0)
         self.name = name_in_answer(interview)
 
-    def plan(
-        self, trace: Trace, budget_bytes: int, machine: Machine, *, granule: Granule = BYTES,
-        **rest: Any,
-    ) -> Plan:  # fmt: skip
+    def plan(self, question: Question) -> Plan:
         """The submission's plan. Raises what it raises."""
-        given = {"granule": [granule.size_bytes, granule.ranges, granule.fixed_bytes], **rest}
+        trace, granule = question.trace, question.granule
         # Of a step that was asked about just now the process knows the rows.
         known = self._sent == (trace, self._interview.processes) and self._sent[0] is trace
-        question = {
+        asked = {
             "ask": "plan", "trace": None if known else trace_data(trace),
-            "machine": machine_data(machine), "budget_bytes": budget_bytes,
-            "given": [*given], **given,
+            "machine": machine_data(question.machine), "budget_bytes": question.budget_bytes,
+            "granule": [granule.size_bytes, granule.ranges, granule.fixed_bytes],
+            "host_budget_bytes": question.host_budget_bytes, "seed": question.seed,
         }  # fmt: skip
         self._sent = (None, 0)
-        reply = self._interview.ask(question)
+        reply = self._interview.ask(asked)
         self._sent = (trace, self._interview.processes)
         if not isinstance(reply, Mapping):
             raise _no_plan()
@@ -70,7 +68,7 @@ class RemotePlanner:
             vars(trace)["variable_by_name"] = {}
         if "refusal" in reply:
             refusal, _ = error_of(reply["refusal"])
-            if not isinstance(refusal, Infeasible) or refusal.minimum_bytes < 0:
+            if not isinstance(refusal, Infeasible) or (refusal.minimum_bytes or 0) < 0:
                 raise ConfigError(
                     "its refusal names no minimum_bytes", code="OOC-104",
                     fix="Infeasible(..., minimum_bytes=) of a budget that is enough",

@@ -25,6 +25,7 @@ from ooctrain.errors import OutOfDeviceMemory
 from ooctrain.execution.placement import allocation_log
 from ooctrain.execution.planners import get_planner
 from ooctrain.sched.budget import resolve_budget
+from ooctrain.sched.planning.question import Question
 from ooctrain.step.presets import machine
 from ooctrain.units import MAX_BYTES, Granule, format_bytes
 
@@ -40,7 +41,7 @@ def log_of(part: Replay) -> AllocationLog:
     step = step_trace(part.model, part.batch, None)
     budget_bytes = resolve_budget(step, part.budget, GRANULE)
     planner, where = get_planner(part.planner), machine(part.machine)
-    plan = planner.plan(step, budget_bytes, where, granule=GRANULE)
+    plan = planner.plan(Question(step, budget_bytes, where, granule=GRANULE))
     return allocation_log(plan.trace, plan.schedule, budget_bytes)
 
 

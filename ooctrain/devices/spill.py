@@ -26,6 +26,7 @@ from typing import Any
 import numpy as np
 
 from ooctrain.errors import ConfigError
+from ooctrain.step.machine import Machine
 from ooctrain.step.user_values import as_path
 from ooctrain.units import format_bytes, rate_of
 
@@ -245,6 +246,26 @@ def look_at(folder: str, calls: FileCalls | None = None) -> SpillPlace:
         raise refusal(folder, error) from error
     finally:
         calls.close(file)
+
+
+def spill_notices(spill: Spill, machine: Machine) -> tuple[str, ...]:
+    """What to know of the disk that is the host; it is looked at if it has not been.
+
+    Raises:
+        ConfigError: nothing can be spilled to the folder.
+    """
+    place, disk = spill.place or look_at(spill.folder), machine.disk
+    found = []
+    if not place.direct:
+        found.append(
+            f"{place.file_system} does not pass the page cache by (O_DIRECT): each copy waits for "
+            "the disk and empties its part of the cache"
+        )
+    if disk is None or os.path.realpath(disk.folder) != os.path.realpath(spill.folder):
+        known = f"was measured in {disk.folder}" if disk else "is taken for one of 1 GB/s"
+        command = f"ooctrain calibrate MODEL --spill {spill.folder}"
+        found.append(f"the disk {known}; `{command}` measures it")
+    return tuple(found)
 
 
 def open_file(folder: str, size_bytes: int, calls: FileCalls) -> tuple[int, bool]:

@@ -1,28 +1,42 @@
-"""Draws of random numbers while a step is traced: they are noticed, and the line is found.
+"""What may come out differently each time a step is traced: it is noticed, and its line is found.
 
-A trace is made once and run many times, so what Python draws in it would stay for ever. Before and
-after a trace the states of all generators that it could reach are compared: those of `random` and
-`numpy.random`, and what the model or the loss hold. Where one has moved, the step is recorded once
-more under hooks that say which line drew. A generator that only another thread uses, such as the
-one that shuffles batches, is left alone. Source of the remedy: counter-based masks,
-`../layers/dropout.py`. Read next: `fingerprint.py`; `../tracing.py`, which looks here.
+A trace is made once and run many times, so what Python draws or counts in it would stay for ever.
+Before and after a trace the states of all random generators that it could reach are compared: those
+of `random` and `numpy.random`, and what the model or the loss hold. Where one has moved, the step
+is recorded once more under hooks that say which line drew. A generator that only another thread
+uses, such as the one that shuffles batches, is left alone. Two traces in a row are compared as
+well, with further counts of calls where the first has changed one (`expect_the_same`). Source of
+the remedy: counter-based masks, `../layers/dropout.py`. Read next: `fingerprint.py`;
+`../tracing.py` and `../train.py`, which look here.
 """
 
 from __future__ import annotations
 
+import dis
 import os
 import random
 import sys
 import time
 import types
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Iterable, Iterator
 from typing import Any, TypeVar
 
 import numpy as np
 
-from ooctrain.engine.fingerprint import ReachedState, described, in_library, reached, read_by
+from ooctrain.engine.fingerprint import (
+    NOT_READ,
+    Content,
+    Place,
+    Same,
+    described,
+    in_library,
+    read_by,
+    slots_of,
+    variables_of,
+)
 from ooctrain.engine.module import Module
-from ooctrain.errors import ConfigError, NotRepeatable
+from ooctrain.errors import ConfigError, NotRepeatable, raised_by_a_handler
+from ooctrain.step.trace import Trace
 
 T = TypeVar("T")
 #: The attribute that marks what is traced anew in every step.
@@ -31,6 +45,8 @@ REMEDY = (
     "nn.Dropout, nn.StochasticDepth, or another operation whose draws depend on (seed, step, "
     "call); or oc.traced_every_step(model), which traces each step anew"
 )
+#: A count of calls that is a multiple of all small numbers, and of many round ones.
+_FAR = 100_800
 _CLOCKS = (
     time.time, time.time_ns, time.perf_counter, time.perf_counter_ns, time.monotonic,
     time.monotonic_ns, time.process_time, time.process_time_ns,
@@ -65,7 +81,11 @@ def traced_every_step(what: T) -> T:
 
 def is_traced_every_step(model: Module, loss: object) -> bool:
     """Whether the model, a part of it or the loss is marked."""
-    return any(getattr(one, _MARK, False) for one in (*model.modules(), loss))
+    return any(
+        # Not `getattr` of a module, which looks for what else the missing name may mean.
+        vars(part).get(_MARK) or getattr(type(part), _MARK, False)
+        for part in model.modules()
+    ) or getattr(loss, _MARK, False)
 
 
 class Generators:
@@ -77,11 +97,7 @@ class Generators:
     """
 
     def __init__(self, model: Module, loss: object):
-        parts = [*model.modules(), *(loss.modules() if isinstance(loss, Module) else ())]
-        found = reached(parts, loss)
-        # A network that is not part of the model, such as a teacher, has parts too.
-        if others := [one for one in found.owners if isinstance(one, Module)]:
-            found = reached([*parts, *(part for one in others for part in one.modules())], loss)
+        found = Content((model, loss))
         kinds = random.Random, *_of_numpy()
         self._held = [one for one in found.owners if isinstance(one, kinds)]
         self._of_the_system = any(map(_draws_of_the_system, found.owners)) or _names_them(found)
@@ -216,7 +232,7 @@ def _draws_of_the_system(one: object) -> bool:
     ) or (one is not None and one is sys.modules.get("secrets"))  # fmt: skip
 
 
-def _names_them(found: ReachedState) -> bool:
+def _names_them(found: Content) -> bool:
     """Whether functions read `os.urandom`, or make `uuid4`."""
     return not found.attributes.isdisjoint({"urandom", "uuid4", "SystemRandom"})
 
@@ -239,3 +255,145 @@ def _own_line(frame: types.FrameType | None) -> str:
             return f"{frame.f_code.co_filename}:{frame.f_lineno}"
         frame = frame.f_back
     return "" if nearest is None else f"{nearest.f_code.co_filename}:{nearest.f_lineno}"
+
+
+# Two traces of one step
+
+
+def expect_the_same(
+    first: Trace, again: Trace, changed: Iterable[Place], record: Callable[[], Trace]
+) -> None:
+    """Compares two traces in a row of one step.
+
+    Args:
+        changed: places that the second one has changed. Where the traces are the same, such a
+            place does not count: a counter of calls for example, unless a trace differs at which
+            the counter stands higher.
+        record: traces once more.
+
+    Raises:
+        NotRepeatable: the traces differ.
+    """
+    if first == again or _may_be_equal(_parts_of(first), _parts_of(again)):
+        for place in changed:
+            if not _same_at_other_counts(first, place, record):
+                _refuse_changing(place)
+        return
+    for place in changed:
+        _refuse_changing(place)
+    if line := line_of_the_clock(record):
+        refuse(line, "what the forward pass or the loss computes depends on the clock")
+    pairs = zip(first.calls, again.calls, strict=False)
+    differing = (a.name for a, b in pairs if not _may_be_equal(a, b))
+    refuse(next(differing, "the last calls"), "each trace comes out differently")
+
+
+def _refuse_changing(place: Place) -> None:
+    """Raises NotRepeatable: each trace changes the place, and comes out differently."""
+    owner, name = place
+    called = "" if isinstance(owner.what, dict | type(lambda: 0)) else type(owner.what).__name__
+    refuse(
+        _line_of(name, owner.what) or called,
+        f"each trace changes {'.'.join(filter(None, (called, name)))}, and comes out differently",
+    )
+
+
+def _same_at_other_counts(first: Trace, place: Place, record: Callable[[], Trace]) -> bool:
+    """Whether a place is not a number, or a trace is the same when it has been counted further: a
+    warm-up that ends after some calls, or what happens at each third, shows in no two traces in a
+    row."""
+    owner, name = place[0].what, place[1]
+    held = owner if isinstance(owner, dict) else getattr(owner, "__dict__", {})
+    before: Any = held.get(name)
+    if type(before) not in (int, float):
+        return True
+    for count in (before + 1, before + 2, _FAR - 1, _FAR):
+        held[name] = count
+        try:
+            there = record()
+        except Exception as error:  # such as an index out of range, which says nothing
+            if raised_by_a_handler(error):
+                raise
+            continue
+        finally:
+            held[name] = before
+        if first != there and not _may_be_equal(_parts_of(first), _parts_of(there)):
+            return False
+    return True
+
+
+def _parts_of(trace: Trace) -> tuple[Any, ...]:
+    return trace.variables, trace.calls, dict(trace.carries), dict(trace.outputs)
+
+
+def _may_be_equal(one: object, other: object) -> bool:
+    """Whether two values have one description, or differ at most in what cannot be compared.
+
+    Objects that are compared by identity, such as an operation of a user's own that is made in each
+    forward pass, are compared by class and attributes, functions by their code.
+    """
+    waiting, met = [(one, other)], set[tuple[int, int]]()
+    while waiting:
+        pair = waiting.pop()
+        descriptions = [described(value) for value in pair]
+        if len(descriptions[0]) != len(descriptions[1]):
+            return False
+        for a, b in zip(*descriptions, strict=True):
+            if a == b:
+                continue
+            if not isinstance(a, Same) or not isinstance(b, Same):
+                return False
+            if type(a.what) is not type(b.what):
+                return False
+            if isinstance(a.what, types.FunctionType) and isinstance(b.what, types.FunctionType):
+                if a.what.__code__ != b.what.__code__:
+                    return False
+                waiting.append((_variables(a.what), _variables(b.what)))
+            elif (id(a.what), id(b.what)) not in met:
+                met.add((id(a.what), id(b.what)))
+                waiting.append((_held(a.what), _held(b.what)))
+    return True
+
+
+def _variables(function: types.FunctionType) -> list[object]:
+    """What a function has from outside."""
+    closure = [read() for read in variables_of(function).values()]
+    return [function.__defaults__, function.__kwdefaults__, *closure]
+
+
+def _held(one: object) -> dict[str, object]:
+    """The attributes of an object."""
+    names = [name for kind in type(one).__mro__ for name in slots_of(kind)]
+    return {**{name: getattr(one, name, None) for name in names}, **getattr(one, "__dict__", {})}
+
+
+def _line_of(name: str, owner: object) -> str:
+    """Where a function of the owner sets an attribute, or reads it; "" if nowhere."""
+    functions = [
+        value for kind in type(owner).__mro__ for value in vars(kind).values()
+        if isinstance(value, types.FunctionType)
+    ]  # fmt: skip
+    if isinstance(owner, dict):  # of global names
+        functions = [value for value in owner.values() if isinstance(value, types.FunctionType)]
+        kinds = [value for value in owner.values() if isinstance(value, type)]
+        functions += [value for kind in kinds for value in vars(kind).values()
+                      if isinstance(value, types.FunctionType)]  # fmt: skip
+    if isinstance(owner, types.FunctionType):
+        functions = [owner]
+    found = [
+        (not step.opname.startswith("STORE"), function.__code__.co_filename, line)
+        for function in functions
+        if function.__name__ not in NOT_READ
+        for step, line in _with_lines(function.__code__)
+        if step.argval == name
+    ]
+    return "{1}:{2}".format(*min(found)) if found else ""
+
+
+def _with_lines(code: types.CodeType) -> Iterator[tuple[dis.Instruction, int]]:
+    """The instructions of a function, each with its line."""
+    starts = dict(dis.findlinestarts(code))
+    line = code.co_firstlineno
+    for step in dis.get_instructions(code):
+        line = starts.get(step.offset) or line
+        yield step, line

@@ -1,18 +1,19 @@
-"""Fingerprints: what a trace reads of modules and other Python state, as plain data, and whether it
-has changed since.
+"""What a step reads of Python's objects that count no changes: their content, as plain data.
 
-A trace is made once and run many times, so everything that it read must be known by value: equal
-fingerprints mean that a new trace would be the same. What a module holds is looked at whole. Of
-other objects that are reached from it or from the loss (closures, partials, objects of one's own,
-classes, global names of the user's functions) only what some function on the way reads: their
-bytecode names it, so a logger or a data set that a model keeps costs nothing.
+A step is traced once and run many times, so before each run a trainer asks whether anything has
+changed that its trace has read. Modules count their changes (`Module.__setattr__`, `register_*`,
+`train`, ...), and a value that lies in a `Storage` is fetched by each step anyway: for these one
+number is compared. These sequences no counter sees, since nothing is called where it is written:
 
-To list all attributes of a network before each step would take milliseconds. So each module counts
-its own changes (`Module.__setattr__`): counts only grow, and one sum over all modules shows whether
-any has changed (ResNet-50: 4 us for 151 modules, 5 us for which of 161 parameters are trained,
-15 us for all that a trainer compares). A counter shared by a tree would have to be handed on
-whenever modules are joined or shared. What counts nothing is compared object by object.
-Read next: `module.py`, `draws.py`, then `../execution/seen.py`.
+    model.slopes = [0.1];      step;  model.slopes[0] = 0.2;     step    lists, sets, arrays, ...
+    loss reads config.alpha;   step;  config.alpha = 2;          step    objects, classes, globals
+    loss reads weight;         step;  nonlocal weight; weight = 2; step  closures, partials
+    a = weight.numpy();  a.flags.writeable = True;  step;  a[:] = 2;  step     views that NumPy gave
+
+So of such values the content is described, arrays by a hash, and described again before each step.
+It would cost as much as all that a model can reach, a data set included. Hence only that counts
+which some function on the way reads: its bytecode has the name. What a module holds counts whole.
+Source: ours. Read next: `module.py`, whose counter it is; `../execution/seen.py`, which compares.
 """
 
 from __future__ import annotations
@@ -25,58 +26,57 @@ import sys
 import types
 import weakref
 from collections import UserList, deque
-from collections.abc import Hashable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 from dataclasses import fields, is_dataclass
 from functools import cached_property, lru_cache, partial
-from operator import attrgetter, itemgetter
+from operator import itemgetter
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from ooctrain.engine.module import Module
-from ooctrain.engine.parameter import Parameter
+from ooctrain.engine.module import NOT_ATTRIBUTES, Module
 from ooctrain.engine.tensor import Tensor
 
 _VALUES = (type(None), bool, int, float, complex, str, bytes, np.generic)
-_changes, _trained = itemgetter("_change_count"), attrgetter("requires_grad")
 #: Packages whose code is not looked into: what a step reads of them is known otherwise.
 _LIBRARIES = sys.stdlib_module_names | {"ooctrain", "numpy", "numba", "llvmlite", "scipy", "torch"}
 #: With these a function may read any attribute.
 _BY_ANY_NAME = {"getattr", "vars", "attrgetter", "methodcaller", "__dict__", "__getattribute__"}
 #: Methods that no forward pass calls of what is there already.
-_NOT_READ = {"__init__", "__new__", "__repr__", "__str__", "__del__", "__init_subclass__"}
-#: Stands for the names of all attributes, where a function may read any.
-_KEYS = ""
+NOT_READ = {"__init__", "__new__", "__repr__", "__str__", "__del__", "__init_subclass__"}
+_changes = itemgetter("_change_count")
+#: Stands for the names of all attributes, where a function may read any; and for a tensor's value.
+_WHOLE = ""
+#: Structures that change only with what they hold.
+_FIXED = (tuple, frozenset, types.MethodType)
+
+
+# Descriptions
 
 
 class Same:
-    """An object that is compared by identity."""
+    """An object that is compared by identity, as long as it is there: a number may be given to
+    another one later. It is not kept alive, if it can be helped."""
 
-    __slots__ = ("what",)
+    __slots__ = ("_find", "_number")
 
     def __init__(self, what: object):
-        self.what = what
+        self._number = id(what)
+        try:
+            self._find: Callable[[], object] = weakref.ref(what)
+        except TypeError:  # such as a dictionary
+            self._find = partial(_itself, what)
+
+    @property
+    def what(self) -> Any:
+        """The object; None where it is gone."""
+        return self._find()
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Same) and self.what is other.what
-
-    def __hash__(self) -> int:
-        return id(self.what)
-
-
-class _Reference:
-    """A tensor by identity, as long as it is there: references of `weakref` compare its numbers."""
-
-    __slots__ = ("_number", "_what")
-
-    def __init__(self, what: Tensor):
-        self._number, self._what = id(what), weakref.ref(what)
-
-    def __eq__(self, other: object) -> bool:
-        if not isinstance(other, _Reference):
+        if not isinstance(other, Same) or self._number != other._number:
             return False
-        what = self._what()
-        return what is not None and what is other._what()
+        what = self._find()
+        return what is not None and what is other._find()
 
     def __hash__(self) -> int:
         return self._number
@@ -84,67 +84,30 @@ class _Reference:
 
 #: Where a value is: its owner, and under which name.
 Place = tuple[Same, str]
-#: Structures that change only with what they hold.
-_FIXED = (tuple, frozenset, types.MethodType)
 
 
-def described(value: object) -> Hashable:
+def _itself(what: object) -> object:
+    return what
+
+
+def described(value: object) -> tuple[Hashable, ...]:
     """A description such that equal descriptions mean equal values.
 
     Numbers, text, arrays, lists, tuples, dictionaries, sets, dataclasses and namespaces are
     described by what they hold, all else by identity. A traced tensor that a module keeps has no
     value in another trace.
     """
-    return _flat(value, [])
+    return flat(value, [])
 
 
-def may_be_equal(one: object, other: object) -> bool:
-    """Whether two values have one description, or differ at most in what cannot be compared.
-
-    Objects that are compared by identity, such as an operation of a user's own that is made in each
-    forward pass, are compared by class and attributes, functions by their code.
-    """
-    waiting, met = [(one, other)], set[tuple[int, int]]()
-    while waiting:
-        pair = waiting.pop()
-        descriptions = [_flat(value, []) for value in pair]
-        if len(descriptions[0]) != len(descriptions[1]):
-            return False
-        for a, b in zip(*descriptions, strict=True):
-            if a == b:
-                continue
-            if not isinstance(a, Same) or not isinstance(b, Same):
-                return False
-            if type(a.what) is not type(b.what):
-                return False
-            if isinstance(a.what, types.FunctionType) and isinstance(b.what, types.FunctionType):
-                if a.what.__code__ != b.what.__code__:
-                    return False
-                waiting.append((_variables(a.what), _variables(b.what)))
-            elif (id(a.what), id(b.what)) not in met:
-                met.add((id(a.what), id(b.what)))
-                waiting.append((_held(a.what), _held(b.what)))
-    return True
-
-
-def _variables(function: types.FunctionType) -> list[object]:
-    """What a function has from outside."""
-    closure = _Closure(function)
-    return [function.__defaults__, function.__kwdefaults__, *map(closure.get, closure)]
-
-
-def _held(one: object) -> dict[str, object]:
-    """The attributes of an object."""
-    names = [name for kind in type(one).__mro__ for name in _slots_of(kind)]
-    return {**{name: getattr(one, name, None) for name in names}, **getattr(one, "__dict__", {})}
-
-
-def _flat(value: object, owners: list[object]) -> tuple[Hashable, ...]:
+def flat(value: object, owners: list[object]) -> tuple[Hashable, ...]:
     """A value as a flat list: a structure, then what it holds.
 
     Args:
         owners: gets the objects in it that have attributes, which are compared by identity.
     """
+    if isinstance(value, _VALUES):
+        return (repr(value),)
     description: list[Hashable] = []
     waiting = [value]
     begun: dict[int, int] = {}  # a list may hold itself
@@ -154,7 +117,7 @@ def _flat(value: object, owners: list[object]) -> tuple[Hashable, ...]:
             description.append(repr(one))  # distinguishes 0.0 from -0.0, and 1 from True
             continue
         if isinstance(one, Tensor):
-            description.append(_Reference(one) if one.storage is not None else Tensor)
+            description.append(Same(one) if one.storage is not None else Tensor)
             continue
         if (parts := _parts(one)) is None:
             description.append(_alone(one, owners))
@@ -175,7 +138,7 @@ def _alone(one: object, owners: list[object]) -> Hashable:
         digest = hashlib.sha256(np.ascontiguousarray(one).tobytes()).digest()
         return np.ndarray, str(one.dtype), one.shape, digest
     if isinstance(one, set | frozenset):
-        return type(one), frozenset(_flat(part, owners) for part in one)
+        return type(one), frozenset(flat(part, owners) for part in one)
     owners.append(one)
     try:  # numbers that other processes see, such as `ctypes.c_float`
         return memoryview, bytes(memoryview(one))  # type: ignore[arg-type]
@@ -218,8 +181,11 @@ def _is_namespace(value: object) -> bool:
 
 def _is_loose(description: tuple[Hashable, ...]) -> bool:
     """Whether a value so described may change while it stays the same object."""
-    fixed = str | _Reference | Same | type
+    fixed = str | Same | type
     return any(not isinstance(one, fixed) and one[0] not in _FIXED for one in description)  # type: ignore[index]
+
+
+# Whose code is looked into, and what it reads
 
 
 def in_library(room: str) -> bool:
@@ -244,15 +210,6 @@ def is_own(kind: Any) -> bool:
     return "site-packages" not in file and "dist-packages" not in file
 
 
-def _may_hold(one: object) -> bool:
-    """Whether an object may have attributes, or variables of its own, that change."""
-    kinds = types.FunctionType | types.BuiltinFunctionType | type | types.ModuleType
-    return not isinstance(one, Module) and (not isinstance(one, kinds) or is_own(one))
-
-
-# What functions read
-
-
 @lru_cache(maxsize=1024)  # code never changes; a network has a few dozen functions
 def read_by(code: types.CodeType) -> tuple[frozenset[str], frozenset[str], frozenset[str]]:
     """Global names and attributes that a function reads, and rooms that it imports; the functions
@@ -273,166 +230,177 @@ def read_by(code: types.CodeType) -> tuple[frozenset[str], frozenset[str], froze
     return frozenset(names), frozenset(attributes), frozenset(rooms)
 
 
-class _Some:
-    """Some names of a dictionary."""
-
-    def __init__(self, held: Mapping[str, Any], names: Iterable[str]):
-        self._held, self._names = held, tuple(names)
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._names)
-
-    def get(self, name: str) -> object:
-        return tuple(self._held) if name == _KEYS else self._held.get(name)
+def slots_of(kind: type) -> tuple[str, ...]:
+    """Names of the attributes that objects of a class have outside any dictionary."""
+    slots = vars(kind).get("__slots__", ())
+    return (slots,) if isinstance(slots, str) else tuple(slots)
 
 
-class _ByName:
-    """Attributes that are in no dictionary: slots, settings of a function, properties."""
-
-    def __init__(self, owner: object, names: Iterable[str]):
-        self._owner, self._names = owner, tuple(names)
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._names)
-
-    def get(self, name: str) -> object:
-        try:
-            return getattr(self._owner, name, None)
-        except Exception as error:  # of whatever kind: it has no value that could be read
-            return type(error)
+def variables_of(function: types.FunctionType) -> dict[str, Callable[[], object]]:
+    """The variables of outer functions that a function reads, and how each is read."""
+    names, cells = function.__code__.co_freevars, function.__closure__ or ()
+    return {name: partial(_content, cell) for name, cell in zip(names, cells, strict=True)}
 
 
-class _Closure:
-    """The variables of outer functions that a function reads."""
+def _content(cell: types.CellType) -> object:
+    try:
+        return cell.cell_contents
+    except ValueError:  # it has no value yet
+        return None
 
-    def __init__(self, function: types.FunctionType):
-        names, cells = function.__code__.co_freevars, function.__closure__ or ()
-        self._cells = dict(zip(names, cells, strict=True))
 
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._cells)
+def _attribute(owner: object, name: str) -> object:
+    """An attribute that is in no dictionary: a slot, a setting of a function, a property."""
+    try:
+        return getattr(owner, name, None)
+    except Exception as error:  # of whatever kind: it has no value that could be read
+        return type(error)
 
-    def get(self, name: str) -> object:
-        try:
-            return self._cells[name].cell_contents
-        except ValueError:  # it has no value yet
-            return None
+
+#: A value that may be read: its owner, its name there, and how it is read.
+Readable = tuple[Any, str, Callable[[], object]]
+
+
+def _entries(owner: object, held: Mapping[str, Any], names: Iterable[str]) -> Iterator[Readable]:
+    return ((owner, name, partial(held.get, name)) for name in names)
+
+
+def _by_name(owner: object, names: Iterable[str]) -> Iterator[Readable]:
+    return ((owner, name, partial(_attribute, owner, name)) for name in names)
 
 
 class ReadValue(NamedTuple):
-    """One value that a trace may read.
+    """One value that a trace may read, as it was found.
 
     Args:
-        source, name: it is `source.get(name)`.
-        owner: what it belongs to.
-        description: its description, as by `described`.
+        owner, name, read: see `Readable`.
+        description: as by `described`.
         loose: whether it may change and stay the same object.
     """
 
-    source: Any
+    owner: Any
     name: str
-    owner: object
+    read: Callable[[], object]
     value: object
     description: tuple[Hashable, ...]
     loose: bool
 
-    @property
-    def place(self) -> Place:
-        """By which it is known again."""
-        return Same(self.owner), self.name
-
     def unchanged(self) -> bool:
         """Whether it is as it was."""
-        now = self.source.get(self.name)
-        return (now is self.value and not self.loose) or _flat(now, []) == self.description
+        now = self.read()
+        return (now is self.value and not self.loose) or described(now) == self.description
 
 
-class ReachedState:
-    """What is reached from some values, as far as a function on the way may read it.
+class Content:
+    """What is reached from some objects, as far as a function on the way may read it.
 
     Args:
-        starts: (owner, dictionary, name) of each.
-        known: modules that are looked at otherwise.
-        apart: places that are left out.
+        roots: a model, a loss, modules that are called besides; tensors whose value is read.
+        apart: places that do not count.
 
     Attributes:
-        cells: each value once.
-        owners: the objects that were met.
-        attributes: that functions on the way read.
+        modules: all that were met, with all their parts, each once.
+        owners: all objects that were met.
+        attributes: names that functions on the way read.
     """
 
-    def __init__(
-        self, starts: Iterable[tuple[object, Any, str]], known: Iterable[Module],
-        apart: Iterable[Place] = (),
-    ):  # fmt: skip
-        known = list(known)
-        self._starts, self._known, self._apart = tuple(starts), set(map(id, known)), set(apart)
-        # Also of an installed package, if it has made parts of the model.
-        self._packages = {_package_of(type(part)).partition(".")[0] for part in known} - _LIBRARIES
+    def __init__(self, roots: Iterable[object], apart: Iterable[Place] = ()):
+        self._roots = tuple(roots)
+        self._apart = {(id(owner.what), name) for owner, name in apart}
+        #: Installed packages that have made parts of the model are looked into as well.
+        self._packages = set[str]()
         self.attributes = {"forward", "loss"}  # with which a trace begins
         self._any = False
-        self._walk()
-        before = 0, False
-        while (len(self.attributes), self._any) != before:
+        before = None
+        while (found := (len(self.attributes), len(self._packages), self._any)) != before:
             # What was found may be read under names that were found later.
-            before = len(self.attributes), self._any
+            before = found
             self._walk()
+        #: What modules do not count.
+        self._compared = [c for c in self._cells if c.loose or not isinstance(c.owner, Module)]
+
+    def unchanged(self) -> bool:
+        """Whether all is as it was: the counters of modules, and what they do not count."""
+        return sum(map(_changes, self._counted)) == self._changes and all(
+            cell.unchanged() for cell in self._compared
+        )
+
+    def places(self) -> dict[Place, Hashable]:
+        """All descriptions, by place."""
+        owners = {id(cell.owner): Same(cell.owner) for cell in self._cells}
+        return {(owners[id(cell.owner)], cell.name): cell.description for cell in self._cells}
+
+    def _walk(self) -> None:
+        self._cells: list[ReadValue] = []
+        self.owners: list[object] = []
+        self.modules: list[Module] = []
+        self._counted: list[dict[str, Any]] = []
+        self._changes = 0
+        met, taken = set[int](), set(self._apart)
+        waiting = deque(map(_root, self._roots))
+        while waiting:
+            owner, name, read = waiting.popleft()
+            if (id(owner), name) in taken:
+                continue
+            taken.add((id(owner), name))
+            value, found = read(), list[Any]()
+            description = flat(value, found)
+            loose = _is_loose(description)
+            self._cells.append(ReadValue(owner, name, read, value, description, loose))
+            for one in found:
+                for part in one.modules() if isinstance(one, Module) else (one,):
+                    if id(part) not in met:
+                        met.add(id(part))
+                        self.owners.append(part)
+                        waiting.extend(self._inside(part))
 
     def _is_own(self, kind: Any) -> bool:
         return is_own(kind) or _package_of(kind).partition(".")[0] in self._packages
 
-    def _walk(self) -> None:
-        self.cells: list[ReadValue] = []
-        self.owners: list[object] = []
-        waiting, met, taken = deque(self._starts), set(self._known), set(self._apart)
-        while waiting:
-            owner, source, name = waiting.popleft()
-            if (place := (Same(owner), name)) in taken:
-                continue
-            taken.add(place)
-            value, found = source.get(name), list[object]()
-            description = _flat(value, found)
-            self.cells.append(
-                ReadValue(source, name, owner, value, description, _is_loose(description))
-            )
-            for one in found:
-                if id(one) not in met:
-                    met.add(id(one))
-                    self.owners.append(one)
-                    waiting.extend(
-                        (of, held, key) for of, held in self._inside(one) for key in held
-                    )
-
-    def _inside(self, one: Any) -> Iterator[tuple[object, Any]]:
-        """What an object holds that a function may read: dictionaries, with their owners."""
-        if isinstance(one, types.FunctionType):
+    def _inside(self, one: Any) -> Iterator[Readable]:
+        """What an object holds that a function may read."""
+        if isinstance(one, Module):
+            yield from self._of_module(one)
+        elif isinstance(one, types.FunctionType):
             if self._is_own(one):
                 yield from self._of_function(one)
         elif isinstance(one, type):
-            kinds = [kind for kind in one.__mro__ if self._is_own(kind)]
+            lines = *one.__mro__, *type.mro(type(one))  # it has what its own class has, too
+            kinds = [kind for kind in lines if self._is_own(kind)]
             names = {name for kind in kinds for name in self._of_class(kind)}
-            yield from ((kind, _Some(vars(kind), sorted(names))) for kind in kinds)
+            for kind in kinds:
+                yield from _entries(kind, vars(kind), sorted(names))
         elif isinstance(one, types.ModuleType):
             if self._is_own(one):
-                yield one, _Some(vars(one), self._read_of(vars(one)))
+                yield from _entries(one, vars(one), self._read_of(vars(one)))
         elif isinstance(one, property | staticmethod | classmethod | cached_property):
             names = {"fget", "__func__", "func"}
-            yield one, _ByName(one, [name for name in sorted(names) if hasattr(one, name)])
+            yield from _by_name(one, [name for name in sorted(names) if hasattr(one, name)])
         else:
             yield from self._of_object(one)
 
-    def _of_function(self, one: types.FunctionType) -> Iterator[tuple[object, Any]]:
+    def _of_module(self, part: Module) -> Iterator[Readable]:
+        """Its class, and all that it holds besides what is registered."""
+        self.modules.append(part)
+        self._counted.append(vars(part))
+        self._changes += _changes(vars(part))  # first: what changes meanwhile is found changed
+        self._packages |= {_package_of(type(part)).partition(".")[0]} - _LIBRARIES
+        yield from _by_name(part, ("__class__",))
+        held = vars(part)
+        yield from _entries(part, held, [name for name in held if name not in NOT_ATTRIBUTES])
+
+    def _of_function(self, one: types.FunctionType) -> Iterator[Readable]:
         names, attributes, rooms = read_by(one.__code__)
         self.attributes |= attributes
         self._any = self._any or not _BY_ANY_NAME.isdisjoint(names | attributes)
-        yield one, _Closure(one)
-        yield one, _ByName(one, ("__defaults__", "__kwdefaults__"))
-        yield one, _Some(vars(one), self._read_of(vars(one)))
-        yield one, _Some(sys.modules, sorted(rooms))
+        yield from ((one, name, read) for name, read in variables_of(one).items())
+        yield from _by_name(one, ("__defaults__", "__kwdefaults__"))
+        yield from _entries(one, vars(one), self._read_of(vars(one)))
+        yield from _entries(one, sys.modules, sorted(rooms))
         if not {"environ", "getenv"}.isdisjoint(names | attributes):
-            yield os, _Some(vars(os), ("environ",))
+            yield from _entries(os, vars(os), ("environ",))
         there = one.__globals__
-        yield there, _Some(there, sorted(name for name in names if name in there))
+        yield from _entries(there, there, sorted(name for name in names if name in there))
 
     def _of_class(self, kind: type) -> list[str]:
         """Names of a class that a function may read, its operators and calls included."""
@@ -440,27 +408,28 @@ class ReachedState:
             name for name, value in vars(kind).items()
             if isinstance(value, types.FunctionType) and name[:2] == name[-2:] == "__"
         ]  # fmt: skip
-        return [*self._read_of(vars(kind)), *(name for name in methods if name not in _NOT_READ)]
+        return [*self._read_of(vars(kind)), *(name for name in methods if name not in NOT_READ)]
 
-    def _of_object(self, one: object) -> Iterator[tuple[object, Any]]:
+    def _of_object(self, one: object) -> Iterator[Readable]:
         kinds = type(one).__mro__
         own = any(map(self._is_own, kinds))
         if own:
-            yield one, _ByName(one, ("__class__",))
+            yield from _by_name(one, ("__class__",))
         held = getattr(one, "__dict__", None)
         if isinstance(held, dict):
             # What the class has, too: an object may get one of its own.
             names = {*held, *(name for kind in kinds if self._is_own(kind) for name in vars(kind))}
-            by_any = self._any and own
-            yield one, _Some(held, [*sorted(self._read_of(names, own)), *[_KEYS][:by_any]])
-        names = {name for kind in kinds for name in _slots_of(kind)}
+            yield from _entries(one, held, sorted(self._read_of(names, own)))
+            if self._any and own:
+                yield one, _WHOLE, partial(tuple, held)
+        names = {name for kind in kinds for name in slots_of(kind)}
         # Properties of libraries compute from what they hold; an optimizer's steps are one.
         names |= {
             name for kind in kinds if not self._is_own(kind)
             for name, value in vars(kind).items()
             if isinstance(value, property) and name in self.attributes
         }  # fmt: skip
-        yield one, _ByName(one, sorted(self._read_of(names, own)))
+        yield from _by_name(one, sorted(self._read_of(names, own)))
 
     def _read_of(self, names: Iterable[str], own: bool = True) -> list[str]:
         """Of some names those that a function may read."""
@@ -468,156 +437,8 @@ class ReachedState:
             return [name for name in names if name[:2] != "__"]
         return [name for name in names if name in self.attributes]
 
-    def unchanged(self) -> bool:
-        """Whether every value is as it was."""
-        return all(cell.unchanged() for cell in self.cells)
 
-    def descriptions(self) -> dict[Place, Hashable]:
-        """All values, by place."""
-        return {cell.place: cell.description for cell in self.cells}
-
-
-def _slots_of(kind: type) -> tuple[str, ...]:
-    slots = vars(kind).get("__slots__", ())
-    return (slots,) if isinstance(slots, str) else tuple(slots)
-
-
-def line_of(name: str, owner: object) -> str:
-    """Where a function of the owner sets an attribute, or reads it; "" if nowhere."""
-    functions = [
-        value for kind in type(owner).__mro__ for value in vars(kind).values()
-        if isinstance(value, types.FunctionType)
-    ]  # fmt: skip
-    if isinstance(owner, dict):  # of global names
-        functions = [value for value in owner.values() if isinstance(value, types.FunctionType)]
-        kinds = [value for value in owner.values() if isinstance(value, type)]
-        functions += [value for kind in kinds for value in vars(kind).values()
-                      if isinstance(value, types.FunctionType)]  # fmt: skip
-    if isinstance(owner, types.FunctionType):
-        functions = [owner]
-    found = [
-        (not step.opname.startswith("STORE"), function.__code__.co_filename, line)
-        for function in functions
-        if function.__name__ not in _NOT_READ
-        for step, line in _with_lines(function.__code__)
-        if step.argval == name
-    ]
-    return "{1}:{2}".format(*min(found)) if found else ""
-
-
-def _with_lines(code: types.CodeType) -> Iterator[tuple[dis.Instruction, int]]:
-    """The instructions of a function, each with its line."""
-    starts = dict(dis.findlinestarts(code))
-    line = code.co_firstlineno
-    for step in dis.get_instructions(code):
-        line = starts.get(step.offset) or line
-        yield step, line
-
-
-class Watch:
-    """Modules as they are now, and what is reached from them and from the loss.
-
-    Args:
-        roots: they and all their parts are watched.
-        read: {tensor whose value a trace has read: that value}.
-        loss: loss of the step, if any.
-        apart: places that the traces change themselves, without another trace coming of it.
-
-    Attributes:
-        modules, parameters: of all of them, each once.
-    """
-
-    def __init__(
-        self, roots: Iterable[Module], read: Mapping[Tensor, np.ndarray], loss: object = None,
-        apart: Iterable[Place] = (),
-    ):  # fmt: skip
-        self._roots, self._read, self._apart = tuple(roots), dict(read), frozenset(apart)
-        self.modules = list(dict.fromkeys(part for root in self._roots for part in root.modules()))
-        held = (p for part in self.modules for p in part._parameters.values() if p is not None)
-        self.parameters: list[Parameter] = list(dict.fromkeys(held))
-        self._counted = [vars(part) for part in self.modules]
-        self._count = sum(map(_changes, self._counted))
-        self._trained = list(map(_trained, self.parameters))
-        self.reached = reached(self.modules, loss, self._apart)
-
-    def unchanged(self) -> bool:
-        """Whether all of `fingerprint` is as it was. Cost: see the head of the module."""
-        return (
-            sum(map(_changes, self._counted)) == self._count
-            and list(map(_trained, self.parameters)) == self._trained
-            and self.reached.unchanged()
-            and not any(_bits(tensor) != _bits(before) for tensor, before in self._read.items())
-        )
-
-    def places(self) -> dict[Place, Hashable]:
-        """All that a trace may read and change besides parameters and buffers, by place."""
-        return {
-            **{(Same(part), name): described(value)
-               for part in self.modules for name, value in _attributes(part)},
-            **self.reached.descriptions(),
-        }  # fmt: skip
-
-    def fingerprint(self, *, training: bool) -> Hashable:
-        """All that a trace of the modules depends on.
-
-        Args:
-            training: whether modes and frozen parameters matter, which in evaluation do not.
-        """
-        # What is shared has the same number.
-        numbers: dict[object, int] = {part: place for place, part in enumerate(self.modules)}
-        return (
-            tuple(self._of_module(part, numbers, training) for part in self.modules),
-            tuple(_bits(tensor) for tensor in self._read),
-            tuple(self.reached.descriptions().items()),
-        )
-
-    def _of_module(self, part: Module, numbers: dict[object, int], training: bool) -> Hashable:
-        registered = (*part._parameters.items(), *part._buffers.items())
-        return (
-            type(part),
-            part.training and training,
-            tuple(
-                (name, described(value))
-                for name, value in _attributes(part)
-                if (Same(part), name) not in self._apart
-            ),
-            tuple(
-                (name, tensor is not None and self._seen(tensor, numbers, training))
-                for name, tensor in registered
-            ),
-            tuple(
-                (name, numbers.setdefault(child, len(numbers)))
-                for name, child in part._modules.items()
-            ),
-        )
-
-    def _seen(self, tensor: Tensor, numbers: dict[object, int], training: bool) -> Hashable:
-        """A parameter or buffer as a trace sees it."""
-        number = numbers.setdefault(tensor, len(numbers))
-        value = _bits(tensor) if tensor in self._read else b""
-        return number, tensor.shape, tensor.dtype, tensor.requires_grad and training, value
-
-
-def reached(modules: Iterable[Module], loss: object, apart: Iterable[Place] = ()) -> ReachedState:
-    """What is reached from modules and the loss, besides what modules count themselves."""
-    modules = list(modules)
-    kinds = dict.fromkeys(type(p) for p in modules if not in_library(_package_of(type(p))))
-    starts: list[tuple[object, Any, str]] = [(kind, {_KEYS: kind}, _KEYS) for kind in kinds]
-    for part in modules:
-        for name, value in _attributes(part):
-            found = list[object]()
-            if _is_loose(_flat(value, found)) or any(map(_may_hold, found)):
-                starts.append((part, _Some(vars(part), (name,)), name))
-    if callable(loss) and not isinstance(loss, Module):
-        starts.append((loss, {"loss": loss}, "loss"))
-    return ReachedState(starts, modules, apart)
-
-
-def _attributes(part: Module) -> list[tuple[str, object]]:
-    """What a module holds besides what is registered."""
-    own = ("training", "_parameters", "_buffers", "_modules", "_change_count", "_not_saved")
-    return [(name, value) for name, value in vars(part).items() if name not in own]
-
-
-def _bits(value: Any) -> bytes:
-    return (value.numpy() if isinstance(value, Tensor) else value).tobytes()
+def _root(one: object) -> Readable:
+    if isinstance(one, Tensor):
+        return one, _WHOLE, one.numpy
+    return one, _WHOLE if isinstance(one, Module) else "loss", partial(_itself, one)

@@ -24,6 +24,10 @@ from ooctrain.errors import ConfigError
 
 P = ParamSpec("P")
 R = TypeVar("R", covariant=True)
+#: What a module holds for itself, under names that are none of its user's.
+NOT_ATTRIBUTES = frozenset(
+    ("training", "_parameters", "_buffers", "_modules", "_change_count", "_not_saved")
+)
 
 
 class LoadResult(NamedTuple):
@@ -48,8 +52,10 @@ class Module:
     """A layer, or a network of them. Subclasses define `__init__` and `forward`.
 
     It counts its changes: attributes set or deleted, parts, parameters and buffers registered, its
-    mode. So a trainer sees in no time that there is something to look at (`fingerprint.py`). What
-    is written to its `__dict__` is not counted.
+    mode. Counts only grow, so one sum over all modules shows a trainer whether any has changed
+    (ResNet-50: 4 us for 151 modules). One counter for a whole tree would have to be handed on
+    whenever modules are joined or shared. What is written to its `__dict__` is not counted; what
+    changes within an attribute, such as a list, is seen by its content (`fingerprint.py`).
     """
 
     training: bool
@@ -255,8 +261,9 @@ class Module:
     def train(self, mode: bool = True) -> Module:
         """Training mode: batch statistics, dropout."""
         for module in self.modules():
-            object.__setattr__(module, "training", mode)
-            module._changed()
+            if module.training != mode:  # else it is no change: some call it before each step
+                object.__setattr__(module, "training", mode)
+                module._changed()
         return self
 
     def begin_step(self, number: int) -> None:

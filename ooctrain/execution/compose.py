@@ -2,43 +2,33 @@
 
 A trace, the names of rewrites, the allocator's rounding, a planner and a budget give a verified
 `Plan`. Planners see the rewritten step; its small objects are pinned in a region that is hidden
-from them. A planner that can choose is also offered the narrow form of the step. Its list is then
+from them. The narrow form of the step is there
+for planners that can choose. Its list is then
 completed with everything else that belongs to a plan, and no plan is returned unverified. Read
-next: `sched/planning/question.py`; `prepare.py`, which asks again until the allocator's waste fits
+next: `sched/planning/question.py`; `fit.py`, which asks again until what the allocator wastes fits
 too.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 from ooctrain.errors import Infeasible, PartFailed, failing_as
-from ooctrain.execution.enough import enough
 from ooctrain.rewrite import REWRITES, apply_rewrites, rewritten_with_remarks
 from ooctrain.rewrite.narrow import narrower
 from ooctrain.rewrite.pin_small import pinning_for, pinning_lasting
 from ooctrain.sched.bounds.closed import lower_bound
-from ooctrain.sched.budget import (
-    resolve_budget,
-    trace_minimum_bytes,
-    trace_peak_bytes,
-    with_region,
-)
+from ooctrain.sched.budget import resolve_budget, trace_minimum_bytes, with_region
 from ooctrain.sched.planning.effort import collecting_rarely
-from ooctrain.sched.planning.host_gaps import is_short_of_host
-from ooctrain.sched.planning.planner import (
-    HOST_TOO_SMALL,
-    OfferedPlanner,
-    Planner,
-    call_need_bytes,
-)
-from ooctrain.sched.planning.question import Question, plan_excluding
+from ooctrain.sched.planning.planner import Planner, call_need_bytes, plan_excluding
+from ooctrain.sched.planning.question import Question
 from ooctrain.sched.schedule import BYTES, Plan
 from ooctrain.sched.verify import verify
 from ooctrain.step.trace import Trace
-from ooctrain.units import Granule, format_bytes
+from ooctrain.units import Granule
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,79 +105,63 @@ def plan_step(step: RewrittenStep, planner: Planner, question: Question) -> Plan
     return plan
 
 
-def plan_or_enough(step: RewrittenStep, planner: Planner, question: Question) -> Plan:
-    """`plan_step`, and where host memory may be too small, a refusal whose budget was tried.
-
-    Raises:
-        As `plan_step` does.
-    """
-    try:
-        return plan_step(step, planner, question)
-    except Infeasible as refusal:
-        if not is_short_of_host(question):
-            raise  # what planners name is enough, as their laws show
-
-        def ask(budget_bytes: int) -> Plan:
-            return plan_step(step, planner, replace(question, budget_bytes=budget_bytes))
-
-        def most_bytes() -> int:
-            return trace_peak_bytes(step.trace, step.granule)
-
-        asked = f"{format_bytes(question.budget_bytes)} ({question.budget_bytes} bytes)"
-        raise enough(refusal, ask, asked, most_bytes, planner.name) from refusal.__cause__
-
-
 def found_by(planner: Planner, question: Question) -> Plan:
-    """A planner's plan, for the step or for an offered form of it; not verified yet.
+    """A planner's plan, for the step or for the narrow form of it; not verified yet.
+
+    The form depends on the budget: one that is made for a small budget may need little, and not be
+    there at the budget that it needs. So a least budget that only such a form has is looked at once
+    more, with the form that is made there.
 
     Raises:
         Infeasible: it finds no schedule.
         ConfigError: what it returned is not a plan.
         PartFailed: it raised an error that is not the library's.
     """
-    if isinstance(planner, OfferedPlanner):
-        return _found_with_offers(planner, question)
-    return plan_excluding(planner, question)
-
-
-def _found_with_offers(planner: OfferedPlanner, question: Question) -> Plan:
-    """The plan of a planner that is offered the narrow form of the step.
-
-    The form depends on the budget: one that is made for a small budget may need little, and not be
-    offered at the budget that it needs. So a least budget that only such a form has is tried once
-    more, with what is offered there.
-    """
-    offers, refused = _offers(question.trace, question.budget_bytes), None
-    while True:
+    forms = NarrowForms(question.trace, question.budget_bytes)
+    try:
+        return plan_excluding(planner, replace(question, forms=forms))
+    except Infeasible as refusal:
+        first, least = refusal, refusal.minimum_bytes
+    if least is not None and _may_need_a_form(least, forms, question):
+        there = NarrowForms(question.trace, least)
         try:
-            return plan_excluding(planner.offered(offers), question)
+            return plan_excluding(planner, replace(question, forms=there))
         except Infeasible as refusal:
-            if (
-                refused is not None
-                and refusal.minimum_bytes <= refused.minimum_bytes != HOST_TOO_SMALL
-            ):
-                raise refused from refused.__cause__  # with what is offered there it does
-            refused = refusal
-        if not _may_need_an_offer(refused.minimum_bytes, offers, question):
-            raise refused
-        offers = _offers(question.trace, refused.minimum_bytes)
+            if refusal.minimum_bytes is not None and refusal.minimum_bytes > least:
+                first = refusal
+    raise first from first.__cause__
 
 
-def _offers(trace: Trace, budget_bytes: int) -> Mapping[str, Trace]:
-    """The narrow form of a step, where there is one; none where the rewrite fails: the step as it
-    is remains.
+class NarrowForms(Mapping[str, Trace]):
+    """The narrow form of a step by its name, written when a planner first looks at it; none where
+    there is none, or the rewrite fails: the step as it is remains.
     """
-    with suppress(PartFailed), failing_as("rewrite 'narrow'"):
-        return narrower(trace, budget_bytes)
-    return {}
+
+    def __init__(self, trace: Trace, budget_bytes: int):
+        self._trace, self._budget_bytes = trace, budget_bytes
+
+    @cached_property
+    def _forms(self) -> Mapping[str, Trace]:
+        with suppress(PartFailed), failing_as("rewrite 'narrow'"):
+            return narrower(self._trace, self._budget_bytes)
+        return {}
+
+    def __getitem__(self, name: str) -> Trace:
+        return self._forms[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._forms)
+
+    def __len__(self) -> int:
+        return len(self._forms)
 
 
-def _may_need_an_offer(least_bytes: int, offers: Mapping[str, Trace], question: Question) -> bool:
+def _may_need_a_form(least_bytes: int, forms: Mapping[str, Trace], question: Question) -> bool:
     """Whether a form, and not the step as it is, may be what needs no more. Cost: O(calls)."""
     trace, granule = question.trace, question.granule
-    if least_bytes == HOST_TOO_SMALL or trace_minimum_bytes(trace, granule) <= least_bytes:
+    if trace_minimum_bytes(trace, granule) <= least_bytes:
         return False
     return any(
         max(call_need_bytes(call, form, granule) for call in form.calls) <= least_bytes
-        for form in offers.values()
+        for form in forms.values()
     )

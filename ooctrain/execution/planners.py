@@ -3,27 +3,42 @@
 A name is "sft:tiles=4", "banded:planner=belady", or any name of `sched/planners/registry.py`.
 `sched/` plans the step that it is given and knows no rewrites, so planners that need both are
 defined here, above both: two planners that tile the step, which `auto` tries in addition to its
-own. Read next: `rewrite/tile/sft_planner.py`, `rewrite/tile/banded.py`.
+own, and two that answer at once, where only whether there is a plan counts. Read next:
+`rewrite/tile/sft_planner.py`, `rewrite/tile/banded.py`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from types import MappingProxyType
 
-from ooctrain.rewrite.tile.banded import Banded, can_be_banded
-from ooctrain.rewrite.tile.sft_planner import Sft
+from ooctrain.errors import Infeasible, PartFailed
+from ooctrain.rewrite.tile.banded import MORE_CALLS, Banded, can_be_banded, offers_for
+from ooctrain.rewrite.tile.offers import tiled_as_offered
+from ooctrain.rewrite.tile.sft_planner import Sft, with_tiling
 from ooctrain.sched.bounds.closed import lower_bound
+from ooctrain.sched.budget import trace_minimum_bytes
 from ooctrain.sched.planners import registry
 from ooctrain.sched.planners.auto import Auto
+from ooctrain.sched.planners.belady import Belady
+from ooctrain.sched.planners.dtr import Dtr
+from ooctrain.sched.planners.naive import Naive
+from ooctrain.sched.planners.portfolio import Portfolio, Turn
 from ooctrain.sched.planners.registry import Factories
-from ooctrain.sched.planning.planner import Planner
+from ooctrain.sched.planners.rotor import Rotor
+from ooctrain.sched.planners.superneurons import SuperNeurons
+from ooctrain.sched.planners.window import SlidingWindow
+from ooctrain.sched.planning.host_gaps import is_short_of_host
+from ooctrain.sched.planning.planner import Planner, ask, host_too_small, least_refusal
 from ooctrain.sched.planning.question import Question
 from ooctrain.sched.schedule import Plan
 from ooctrain.step.machine import call_durations_ns
 
 #: A tiled step is planned where no list of the untiled one comes as near as this to its calls.
 NEAR = 1.05
+#: Tilings that `LeanBands` writes.
+WRITTEN = 2
 
 
 def tilings(question: Question, best: Plan | None) -> Sequence[Planner]:
@@ -78,3 +93,74 @@ def without_bands(planner: str | Planner | type) -> Planner:
 def planners() -> tuple[str, ...]:
     """Names of all planners, those of other packages included."""
     return registry.planners(PLANNERS)
+
+
+# Planners that answer at once
+
+
+def quick_planner(planner: str | Planner | type, *, swaps: bool) -> Planner:
+    """A few planners that answer at once in place of `auto`; any other planner as it is.
+
+    Args:
+        swaps: the host is a disk, where those that swap need least; where it holds only the
+            inputs, those that compute again do.
+    """
+    found = as_planner(planner)
+    if not isinstance(found, Auto):
+        return found
+    if swaps:
+        return FirstFound(SlidingWindow(), Naive())
+    return FirstFound(SuperNeurons(), Dtr(), Rotor())
+
+
+class FirstFound:
+    """The plan of the first of some planners that has one, of the step or of another form of it.
+
+    Cost: theirs, until there is a plan.
+    """
+
+    name = "first-found"
+
+    def __init__(self, *planners: Planner):
+        self._planners = planners
+
+    def plan(self, question: Question) -> Plan:
+        """See `Planner`. The minimum is the least of all planners."""
+        portfolio = Portfolio(question)
+        for form in ("", *question.forms):
+            for planner in self._planners:
+                if portfolio.run(Turn(planner, form=form)) is not None:
+                    plan = portfolio.outcome(self.name)
+                    return replace(plan, notes={**plan.notes, "chosen": planner.name})
+        if portfolio.failures:  # of planners that have not been chosen by the user
+            raise host_too_small(self.name) from portfolio.failures[0]
+        return portfolio.outcome(self.name)  # raises
+
+
+class LeanBands:
+    """The step in bands, in one of the tilings that are estimated to need no more than there is:
+    the first of `WRITTEN` that has a plan. `banded` compares many, and writes each of them.
+    """
+
+    name = "lean-bands"
+
+    def plan(self, question: Question) -> Plan:
+        """See `Planner`. The minimum is the least of all that were written."""
+        trace, budget_bytes = question.trace, question.budget_bytes
+        moves = ("nothing",) if is_short_of_host(question) else ("borders", "all")
+        offers = [o for o in offers_for(trace, question.machine, untiled=False) if o.moves in moves]
+        refusals: list[Infeasible] = []
+        fitting = [offer for offer in offers if 0 < offer.need_bytes <= budget_bytes]
+        for offer in fitting[:WRITTEN]:
+            try:
+                tiled = tiled_as_offered(trace, offer)
+                if tiled is None or len(tiled.calls) > MORE_CALLS:
+                    continue
+                plan = ask(Belady(), replace(question, trace=tiled))
+            except PartFailed:
+                continue
+            except Infeasible as refusal:
+                refusals.append(refusal)
+            else:
+                return with_tiling(plan, offer, trace_minimum_bytes(tiled, question.granule))
+        raise least_refusal(self.name, refusals or [host_too_small(self.name)], budget_bytes)

@@ -8,25 +8,30 @@ kernels loaded and unused memory given back; the model's values, which will move
 not count. They move one by one, and leave no copy behind (`residence.py`). Arena and slab are
 exact; the other parts are bounds that follow from the step. What planning leaves behind is measured
 after each plan: a step whose promise has too little for it is planned again (`step_cache.py`).
-Kernels have no scratch outside the arena but their stacks. Read next: `division.py`, which divides
-what is left between arena and slab.
+Kernels have no scratch outside the arena but their stacks. Read next: `fit.py`, which divides what
+is left between arena and slab.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from ooctrain.devices.cpu.host_vm import PAGE_BYTES
 from ooctrain.devices.cpu.process_memory import give_back_at_once, give_back_unused, held
+from ooctrain.devices.host_file import IN_FLIGHT
+from ooctrain.devices.host_file import PIECE_BYTES as COPIED_BYTES
 from ooctrain.engine.tensor import Tensor
 from ooctrain.errors import ConfigError
 from ooctrain.execution.guard import may_fail
 from ooctrain.layers.kernels.device_tables import TABLES
 from ooctrain.rewrite import apply_rewrites
+from ooctrain.sched.budget import input_bytes
+from ooctrain.sched.host import host_slots
+from ooctrain.sched.schedule import Plan
 from ooctrain.step.trace import Trace
 from ooctrain.units import MIB, format_bytes, parse_bytes
 
@@ -59,6 +64,9 @@ HELD_WHOLE = 2
 #: A value that moves between host and session is there twice, and a piece of it twice more; of each
 #: value the pages that it shares with others stay behind.
 PIECE_BYTES, PAGES_LEFT = 4 * MIB, 2
+#: Of a slab on a disk only the pieces on their way lie in memory, each with its thread, and one for
+#: each copy stream; a MiB is for Python's objects of the pieces that wait.
+BUFFERS_BYTES = (IN_FLIGHT + 2) * COPIED_BYTES + IN_FLIGHT * THREAD_BYTES + MIB
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,6 +110,20 @@ class Promise:
     def promised_bytes(self) -> int:
         """All parts together: never more than the budget."""
         return self.fixed_bytes + self.arena_bytes + self.slab_bytes
+
+    def with_list(self, plan: Plan, arena_bytes: int, *, on_disk: bool) -> Promise:
+        """All parts of a step, with those that depend on its list.
+
+        Args:
+            on_disk: the slab lies there; only its buffers lie in memory.
+        """
+        instructions = len(plan.schedule.instructions)
+        slab_bytes = host_slots(plan.trace, plan.schedule).extent_bytes
+        return replace(
+            self, arena_bytes=arena_bytes, slab_bytes=BUFFERS_BYTES if on_disk else slab_bytes,
+            values_bytes=self.values_bytes + beyond_arena_bytes(plan, arena_bytes),
+            list_bytes=max(self.list_bytes, list_bytes(instructions)),
+        )  # fmt: skip
 
     def divided(self) -> str:
         """Arena and slab in words."""
@@ -242,6 +264,31 @@ def _times_around(trace: Trace, whole: int) -> float:
     named = (trace.variables[v] for v in trace.initial)
     samples = next((v.shape[0] for v in named if v.name == "input" and v.shape), whole)
     return HELD_WHOLE * max(0, whole - samples) / max(1, samples)
+
+
+def beyond_arena_bytes(plan: Plan, arena_bytes: int) -> int:
+    """What persistent values take between arena and host, beyond the arena.
+
+    Each is drawn into an arena that holds nothing else yet, with a copy. Those that wait in the
+    slab come home when the arena is empty; those of which a part is there come before, from both.
+    """
+    trace, schedule = plan.trace, plan.schedule
+    persistent = {v for v in trace.initial if trace.variables[v].persistent}
+    on_device = {v for v, lo, hi in schedule.start_device if lo < hi}
+    split = [hi - lo for v, lo, hi in schedule.start_host if v in persistent & on_device]
+    return max(sum(split), values_home_bytes(trace) - arena_bytes)
+
+
+def values_home_bytes(trace: Trace) -> int:
+    """What persistent values take that come home one by one, each with its copy."""
+    variables = [trace.variables[v] for v in trace.initial]
+    sizes = [v.value_bytes for v in variables if v.persistent]
+    return sum(sizes) + max(sizes, default=0)
+
+
+def least_slab_bytes(trace: Trace, *, on_disk: bool) -> int:
+    """Memory of the smallest slab: the inputs, or buffers."""
+    return BUFFERS_BYTES if on_disk else input_bytes(trace)
 
 
 def expected_lists_bytes(trace: Trace, own: OwnShare | None) -> int:

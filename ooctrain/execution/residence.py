@@ -16,7 +16,7 @@ import os
 import time
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import wraps
 from typing import TYPE_CHECKING, Any, ClassVar, Concatenate, NoReturn, ParamSpec, TypeVar
@@ -28,7 +28,7 @@ from ooctrain.engine.eager import Holder, Storage
 from ooctrain.engine.finished import Finisher, acting_thread
 from ooctrain.engine.tensor import Tensor
 from ooctrain.errors import InUse, OoctrainError
-from ooctrain.execution.prepare import PreparedStep
+from ooctrain.execution.prepared_step import PreparedStep
 from ooctrain.execution.sessions import open_session
 from ooctrain.execution.settings import Settings
 
@@ -41,14 +41,6 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 
-# Turns: a thread works, looks at one value, or ends everything. No thread waits for one that works,
-# since trainers of one model that wait for each other's values would deadlock; it gets `InUse`. A
-# thread that only looks is waited for, since that takes one copy. The garbage collector may end a
-# trainer at any moment, even during a look by the same thread; then the next thread that leaves
-# ends it. A turn is taken and recorded in one step, so that a thread that an interrupt has thrown
-# out of its turn still has it, and takes it up again.
-
-
 ONE_THREAD = "one thread after the other, with a threading.Lock; or a model for each thread"
 _LOOK_S = 0.001  # between two looks at whether what has the turn works or only looks
 _HOLDER = "holder"
@@ -56,44 +48,61 @@ _ENDING = 0  # no thread has this identity
 
 
 class Turns:
-    """Turns at one trainer's device."""
+    """Turns at one trainer's device: a thread works, looks at one value, or ends everything.
+
+    No thread waits for one that works, since trainers of one model that wait for each other's
+    values would deadlock; it gets `InUse`. A thread that only looks is waited for, since that takes
+    one copy. The garbage collector may end a trainer at any moment, even during a look by the same
+    thread; then the next thread that leaves ends it. A turn is taken and recorded in one step, so
+    that a thread that an interrupt has thrown out of its turn still has it, and takes it up again.
+
+    Attributes:
+        process: the one that opened the session, of which a fork has neither memory nor threads;
+            None: no session is open.
+    """
 
     def __init__(self) -> None:
+        self.process: int | None = None
         self._turn: dict[str, int] = {}  # {_HOLDER: thread that has the turn}
         self._worker: int | None = None
         self._ending: Callable[[], None] | None = None
 
+    @property
+    def forked(self) -> bool:
+        """Whether this process is a fork of the one that opened the session."""
+        return self.process not in (None, os.getpid())
+
     @contextmanager
-    def work(self) -> Iterator[None]:
-        """For a step, an evaluation, closing: no other thread may work or look meanwhile.
+    def take(self, *, working: bool) -> Iterator[None]:
+        """The turn; a thread that works has it already.
+
+        Args:
+            working: for a step, an evaluation, closing: other threads are refused meanwhile. Else
+                for reading or writing one value, and they wait.
 
         Raises:
-            InUse: another thread works.
+            InUse: another thread works, or this is a fork.
         """
+        if self.forked:
+            raise InUse(
+                "the values belong to a trainer of the parent process",
+                code="OOC-163",
+                numbers=f"opened in process {self.process}, this is {os.getpid()}",
+                fix="close the trainer before the fork; or here: trainer.close(), and then "
+                "load_state_dict or Trainer.resume",
+            )
         me = acting_thread()
         if self._worker == me:
             yield
             return
         try:
             self._enter(me)
-            self._worker = me
+            if working:
+                self._worker = me
             yield
         finally:
             if self._worker == me:
                 self._worker = None
-            self._leave(me)
-
-    @contextmanager
-    def look(self) -> Iterator[None]:
-        """For reading or writing one value. Raises InUse: another thread works."""
-        me = acting_thread()
-        if self._worker == me:
-            yield
-            return
-        try:
-            self._enter(me)
-            yield
-        finally:
             self._leave(me)
 
     def end(self, ending: Callable[[], None]) -> None:
@@ -139,16 +148,15 @@ class ResidentValue:
 
     def read(self) -> np.ndarray | None:
         """The true value, physical layout. Raises InUse: a step is under way, or this is a fork."""
-        self.keeper.expect_own_process()
-        with self.keeper.turns.look():  # no other thread fetches the value meanwhile
+        with self.keeper.turns.take(working=False):  # no other thread fetches the value meanwhile
             here = self.storage.holder is self
             return self.keeper.session.read_physical(self.variable) if here else None
 
     def write(self, array: np.ndarray) -> bool:
         """Replaces the true value; False in a forked process, where there is none."""
-        if self.keeper.forked:
+        if self.keeper.turns.forked:
             return False
-        with self.keeper.turns.look():
+        with self.keeper.turns.take(working=False):
             if self.storage.holder is not self:
                 return False
             described = self.keeper.prepared.plan.trace.variables[self.variable]
@@ -195,24 +203,7 @@ class OpenSession:
         self.device, self.session = opened
         changing = set(prepared.plan.trace.carries.values())
         self.places = [ResidentValue(self, v, s, v in changing) for v, s in storages.items()]
-        self.closed, self._process = False, os.getpid()
-
-    @property
-    def forked(self) -> bool:
-        """Whether this process is a fork of the one that opened it: memory and threads are not
-        there."""
-        return os.getpid() != self._process
-
-    def expect_own_process(self) -> None:
-        """Raises InUse in a forked process."""
-        if self.forked:
-            raise InUse(
-                "the values belong to a trainer of the parent process",
-                code="OOC-163",
-                numbers=f"opened in process {self._process}, this is {os.getpid()}",
-                fix="close the trainer before the fork; or here: trainer.close(), and then "
-                "load_state_dict or Trainer.resume",
-            )
+        self.closed = False
 
     def serves(self, prepared: PreparedStep, wanted: tuple[int, ...]) -> bool:
         """Whether it can run this step and hand these variables out."""
@@ -245,7 +236,7 @@ class OpenSession:
         There is no memory for all of them twice, so they come one at a time, and those that wait in
         the slab come last, when the whole arena has made room for them.
         """
-        if self.closed or self.forked:
+        if self.closed or self.turns.forked:
             return
         self.session.expect_idle()
         on_device = set(self.session.on_device())
@@ -289,8 +280,7 @@ def held_still(storages: Sequence[Storage]) -> Iterator[list[tuple[Holder | None
     holders = [(storage.holder, storage.version) for storage in storages]
     with ExitStack() as turns:
         for current in dict.fromkeys(h.keeper for h, _ in holders if isinstance(h, ResidentValue)):
-            current.expect_own_process()
-            turns.enter_context(current.turns.work())
+            turns.enter_context(current.turns.take(working=True))
         yield holders
 
 
@@ -309,17 +299,13 @@ class Residence:
         self._tensors: dict[str, Tensor] = {}
         self._dropped: weakref.finalize | None = None
 
-    @contextmanager
-    def work(self) -> Iterator[None]:
+    def work(self) -> AbstractContextManager[None]:
         """No other thread works with the trainer meanwhile.
 
         Raises:
             InUse: another thread does, or this is a fork of the process that opened the session.
         """
-        if (current := self.open) is not None:
-            current.expect_own_process()
-        with self._turns.work():
-            yield
+        return self._turns.take(working=True)
 
     def adopt(self, tensors: Mapping[str, Tensor]) -> None:
         """From now on steps find their values in these tensors, by name, and in no others."""
@@ -351,6 +337,7 @@ class Residence:
         storages = {v: self._tensors[variables[v].name].storage for v in persistent}
         leaving_bytes = sum(storage.leaving_bytes for storage in storages.values())
         opened = open_session(prepared, settings, None, wanted, self._kept, leaving_bytes)
+        self._turns.process = os.getpid()
         self.open = current = OpenSession(prepared, wanted, opened, storages, self._turns)
         # A trainer that is never closed loses no value and leaves no threads and memory behind.
         self._dropped = weakref.finalize(self, self._turns.end, current.close)
@@ -371,10 +358,11 @@ class Residence:
         self.finisher.close()
 
     def _close_session(self) -> None:
-        if (current := self.open) is not None and current.forked:
-            self._forget()  # it is the other process's
-        elif current is not None:
-            with self._turns.work():
+        if self._turns.forked:  # it is the other process's, whose threads may have had the turn
+            self._turns = Turns()
+            self._forget()
+        elif self.open is not None:
+            with self.work():
                 self.finisher.do(self._close_open)
 
     def _close_open(self) -> None:
@@ -390,7 +378,7 @@ class Residence:
         self._forget()
 
     def _forget(self) -> None:
-        self.open = None
+        self.open = self._turns.process = None
         if self._dropped is not None:
             self._dropped.detach()
 

@@ -1,40 +1,41 @@
 """What the steps of a trainer depend on, and whether it has changed.
 
 A step is traced and planned once and run many times, so everything that its trace has read must be
-the same before each run. This file compares all that a trainer's user may set, and makes a key of
-its value. After a change the step is traced again; it is planned again only if the trace differs.
-Read next: `step_cache.py`, which keeps the step that was prepared under that key;
-`../engine/fingerprint.py`; `../train.py`, which asks.
+the same before each run. That is compared once a step, in one place (`Seen.unchanged`): counters
+where something counts (modules), identities (what the trainer and the optimizer hold), contents of
+the rest (`../engine/fingerprint.py`). After a change all of it is a key by value; where no step is
+known by that key, the step is traced again, and planned again only if the trace differs.
+Read next: `step_cache.py`, which keeps the step that was prepared under that key; `../train.py`,
+which asks.
 """
 
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Hashable, Iterable, Mapping
+from collections.abc import Hashable, Iterable, Mapping
+from functools import cached_property
+from operator import attrgetter
 from typing import Any, NamedTuple
 from weakref import WeakSet
 
 import numpy as np
 
 from ooctrain.engine.clip import Clip
-from ooctrain.engine.draws import is_traced_every_step, line_of_the_clock, refuse
-from ooctrain.engine.fingerprint import Place, Watch, described, line_of, may_be_equal
+from ooctrain.engine.draws import is_traced_every_step
+from ooctrain.engine.fingerprint import Content, Place, described
 from ooctrain.engine.incore import named_tensors
 from ooctrain.engine.module import Module
 from ooctrain.engine.nested import TargetGiven
 from ooctrain.engine.tensor import Tensor
-from ooctrain.errors import ConfigError, raised_by_a_handler
-from ooctrain.execution.prepare import PreparedStep
+from ooctrain.errors import ConfigError
+from ooctrain.execution.prepared_step import PreparedStep
 from ooctrain.execution.promise import values_bytes
 from ooctrain.execution.settings import Settings
 from ooctrain.optim import Optimizer
-from ooctrain.optim.optimizer import Slots
 from ooctrain.step.op import Scalars
-from ooctrain.step.trace import Trace
 
 _NAMED_AT_MOST = 4
-#: A count of calls that is a multiple of all small numbers, and of many round ones.
-_FAR = 100_800
+_trained, _begins = attrgetter("requires_grad"), attrgetter("begin_step")
 
 
 class Training(NamedTuple):
@@ -99,40 +100,48 @@ class Seen:
 
     Args:
         looked_at: by its traces so far (`oc.trace(looked_at=...)`).
-        apart: places that do not count, see `expect_the_same`.
+        apart: places that do not count, see `draws.expect_the_same`.
 
     Attributes:
         ready: steps that have been found to be right for it.
+        changes_always: whether each step is traced anew (`oc.traced_every_step`).
     """
 
     def __init__(
-        self, training: Training, looked_at: Mapping[Any, Any], apart: Iterable[Place] = ()
-    ):  # fmt: skip
+        self, training: Training, looked_at: Iterable[Any] = (), apart: Iterable[Place] = ()
+    ):
         self.training = training
         self.ready: dict[StepShape, PreparedStep] = {}
         self._updates: dict[int, Mapping[int, Tensor]] = {}  # by id of a step that is ready
-        found = (training.model, training.loss, *looked_at)
-        roots = [root for root in found if isinstance(root, Module)]
-        read = {tensor: v for tensor, v in looked_at.items() if isinstance(tensor, Tensor)}
-        self._watch = Watch(roots, read, training.loss, apart)
-        self._rest, self._held = _rest(training), _held_by(training.optimizer)
-        #: whether each step is traced anew (`oc.traced_every_step`)
+        self._content = Content((training.model, training.loss, *looked_at), apart)
+        modules = self._content.modules
+        held = (p for part in modules for p in part._parameters.values() if p is not None)
+        self._parameters = list(dict.fromkeys(held))
+        self._held = _held_by(training.optimizer)  # kept, so that no identity is given again
+        self._then = self._now()
         self.changes_always = is_traced_every_step(training.model, training.loss)
+        self._kinds = {type(part) for part in modules}
+        self._begins = any("begin_step" in vars(part) for part in modules)
+
+    @property
+    def begins(self) -> bool:
+        """Whether a part of the model wants to know when a training step begins."""
+        return self._begins or set(map(_begins, self._kinds)) != {Module.begin_step}
+
+    def _now(self) -> tuple[Hashable, list[bool], list[list[int]]]:
+        """What no module counts, and can be compared at once."""
+        optimizer = self.training.optimizer
+        held = [list(map(id, part)) for part in _held_by(optimizer)]
+        return optimizer.settings(), list(map(_trained, self._parameters)), held
 
     def unchanged(self, training: Training) -> bool:
-        """Whether a training is this one, and as it was."""
-        return (
-            training == self.training and self._watch.unchanged() and _rest(training) == self._rest
-        )
+        """Whether a training is this one, and as it was. ResNet-50: 25 us."""
+        return training == self.training and self._now() == self._then and self._content.unchanged()
 
-    def differences(self, later: Seen) -> str:
-        """Names of what modules do not count themselves and another look has found changed."""
-        pair = self._watch.reached.descriptions(), later._watch.reached.descriptions()
-        return ", ".join(sorted({name for _, name in changed_places(*pair) if name}))
-
-    def places(self) -> dict[Place, Hashable]:
-        """What the steps depend on besides settings, parameters and buffers."""
-        return self._watch.places()
+    @cached_property
+    def places(self) -> Mapping[Place, Hashable]:
+        """What the steps depend on besides settings, modes, and what modules have registered."""
+        return self._content.places()
 
     def key(self, step: StepShape) -> tuple[Hashable, ...]:
         """All that a step depends on, by value: the settings, the step, under a memory budget the
@@ -141,16 +150,19 @@ class Seen:
         now, persisting = self.training, 0
         if now.settings.memory is not None:
             persisting = values_bytes(named_tensors(now.model, now.optimizer).values())
-        both = now.loss, now.conv_algorithm, now.allow_tf32
-        watched = self._watch.fingerprint(training=step.training)
-        key = described(now.settings), step, persisting, described(both), watched
-        if not step.training:
-            return key
-        groups = enumerate(now.optimizer.param_groups)
-        place = {p: number for number, group in groups for p in group["params"]}
-        places = tuple(place.get(parameter) for parameter in self._watch.parameters)
-        how = described((now.accumulate, now.clip, now.shared))
-        return *key, how, now.optimizer.settings(), places
+        registered = [
+            (part.training, part._parameters, part._buffers, part._modules)
+            for part in self._content.modules
+        ]
+        groups = [group["params"] for group in now.optimizer.param_groups]
+        return (
+            described(now.settings), step, persisting,
+            described((now.loss, now.conv_algorithm, now.allow_tf32)),
+            described((now.accumulate, now.clip, now.shared)),
+            now.optimizer.settings(),
+            described((registered, groups, list(map(_trained, self._parameters)))),
+            tuple(self.places.items()),
+        )  # fmt: skip
 
     def updated_by(self, step: PreparedStep) -> Mapping[int, Tensor]:
         """{call that updates a parameter: the parameter} of a step that is ready."""
@@ -201,14 +213,7 @@ def warn_of_strangers(training: Training, known: WeakSet[Tensor]) -> None:
         )
 
 
-def _rest(training: Training) -> tuple[Any, ...]:
-    """What modules do not count, in a form that can be compared at once: tensors by identity, as
-    long as they are held."""
-    optimizer = training.optimizer
-    return optimizer.settings(), [list(map(id, part)) for part in _held_by(optimizer)]
-
-
-def _held_by(optimizer: Optimizer) -> list[list[Tensor] | list[Slots]]:
+def _held_by(optimizer: Optimizer) -> list[list[Any]]:
     """The parameters of each group, and the slots of all parameters."""
     groups = [list(group["params"]) for group in optimizer.param_groups]
     return [*groups, list(optimizer.state.values())]
@@ -221,69 +226,3 @@ def changed_places(
     return frozenset(
         place for place in {**before, **after} if before.get(place) != after.get(place)
     )
-
-
-def expect_the_same(
-    first: Trace, again: Trace, changed: Iterable[Place], record: Callable[[], Trace]
-) -> None:
-    """Compares two traces in a row of one step.
-
-    Args:
-        changed: places that the second one has changed. Where the traces are the same, such a
-            place does not count: a counter of calls for example, unless a trace differs at which
-            the counter stands higher.
-        record: traces once more.
-
-    Raises:
-        NotRepeatable: the traces differ.
-    """
-    if first == again or may_be_equal(_parts_of(first), _parts_of(again)):
-        for place in changed:
-            if not _same_at_other_counts(first, place, record):
-                _refuse_changing(place)
-        return
-    for place in changed:
-        _refuse_changing(place)
-    if line := line_of_the_clock(record):
-        refuse(line, "what the forward pass or the loss computes depends on the clock")
-    pairs = zip(first.calls, again.calls, strict=False)
-    differing = (a.name for a, b in pairs if not may_be_equal(a, b))
-    refuse(next(differing, "the last calls"), "each trace comes out differently")
-
-
-def _refuse_changing(place: Place) -> None:
-    """Raises NotRepeatable: each trace changes the place, and comes out differently."""
-    owner, name = place
-    called = "" if isinstance(owner.what, dict | type(lambda: 0)) else type(owner.what).__name__
-    refuse(
-        line_of(name, owner.what) or called,
-        f"each trace changes {'.'.join(filter(None, (called, name)))}, and comes out differently",
-    )
-
-
-def _same_at_other_counts(first: Trace, place: Place, record: Callable[[], Trace]) -> bool:
-    """Whether a place is not a number, or a trace is the same when it has been counted further: a
-    warm-up that ends after some calls, or what happens at each third, shows in no two traces in a
-    row."""
-    owner, name = place[0].what, place[1]
-    held = owner if isinstance(owner, dict) else getattr(owner, "__dict__", {})
-    before: Any = held.get(name)
-    if type(before) not in (int, float):
-        return True
-    for count in (before + 1, before + 2, _FAR - 1, _FAR):
-        held[name] = count
-        try:
-            there = record()
-        except Exception as error:  # such as an index out of range, which says nothing
-            if raised_by_a_handler(error):
-                raise
-            continue
-        finally:
-            held[name] = before
-        if first != there and not may_be_equal(_parts_of(first), _parts_of(there)):
-            return False
-    return True
-
-
-def _parts_of(trace: Trace) -> tuple[Any, ...]:
-    return trace.variables, trace.calls, dict(trace.carries), dict(trace.outputs)

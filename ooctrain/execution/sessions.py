@@ -18,7 +18,7 @@ from ooctrain.devices.host_file import HostFile, KeptFile
 from ooctrain.devices.interface import Device
 from ooctrain.errors import ConfigError, PlanMismatch, ShapeError
 from ooctrain.execution.executor import Session, host_extent_bytes
-from ooctrain.execution.prepare import PreparedStep
+from ooctrain.execution.prepared_step import PreparedStep
 from ooctrain.execution.settings import Settings
 from ooctrain.layers.kernels.device_tables import TABLES
 from ooctrain.layers.layout import Reshape

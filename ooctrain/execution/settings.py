@@ -2,7 +2,7 @@
 
 One frozen value that every path to a prepared step takes: the trainer, `oc.plan`, the commands. It
 checks what can be checked without a trace; all else is found when the step is prepared. Read next:
-`prepare.py`.
+`fit.py`.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ class Settings:
         debug: poison, delays, synchronous mode.
         rewrites: applied before planning, in order.
         memory: one budget for all that the process holds, in place of `budget` and `host_budget`
-            (`division.py` divides it); None: these two count.
+            (`fit.py` divides it); None: these two count.
     """
 
     budget: int | str | None = None

@@ -4,7 +4,7 @@ A step is planned once, and used as long as its key is the same. Under a memory 
 a promise, which also counts Python's objects of its list. But other steps' plans take memory too,
 and the heap has gaps where planning had tried what it did not take. So what the process holds is
 measured before and after each plan. A step whose promise has too little for that is planned again,
-and one that was planned earlier is forgotten. Source: ours. Read next: `promise.py`, `division.py`;
+and one that was planned earlier is forgotten. Source: ours. Read next: `promise.py`, `fit.py`;
 `seen.py` for the keys.
 """
 
@@ -20,9 +20,9 @@ from ooctrain.devices.cpu.host_vm import check_memory
 from ooctrain.devices.spill import Spill, look_at
 from ooctrain.engine.tensor import Tensor
 from ooctrain.errors import DoesNotFit, Infeasible, OoctrainError
-from ooctrain.execution.division import prepare_within
+from ooctrain.execution.fit import prepare, share_bytes
 from ooctrain.execution.planners import as_planner, without_bands
-from ooctrain.execution.prepare import PreparedStep, share_bytes
+from ooctrain.execution.prepared_step import PreparedStep
 from ooctrain.execution.promise import (
     OWN_STEP_BYTES,
     OwnShare,
@@ -36,7 +36,7 @@ from ooctrain.execution.promise import (
 from ooctrain.execution.settings import Settings
 from ooctrain.rewrite import apply_rewrites
 from ooctrain.rewrite.tile.offers import forget_tilings
-from ooctrain.sched.planning.effort import SearchingPlanner
+from ooctrain.sched.planning.effort import searches
 from ooctrain.step.machine import forget_durations
 from ooctrain.step.trace import Trace
 
@@ -118,7 +118,7 @@ class StepCache:
                 settings = replace(settings, planner=without_bands(settings.planner))
             try:
                 found = (
-                    prepare_within(trace, settings)
+                    prepare(trace, settings)
                     if settings.memory is None
                     else self._promised(trace, settings, values, whole)
                 )
@@ -151,7 +151,7 @@ class StepCache:
         persisting, room_bytes = values_bytes(values), self._left_bytes
         while True:
             own = replace(self._own, values_bytes=persisting, left_bytes=in_steps(room_bytes))
-            found = self._measured(partial(prepare_within, trace, settings, own, whole))
+            found = self._measured(partial(prepare, trace, settings, own, whole))
             if isinstance(found, PreparedStep):
                 needed_bytes = self._running_bytes(found)
                 if self._is_kept(found):
@@ -242,9 +242,9 @@ def _forget_planning() -> None:
 def _own_share(trace: Trace, settings: Settings, values: Iterable[Tensor]) -> OwnShare:
     """What this process holds by itself, once it has loaded what it needs to prepare and run the
     step."""
-    searches = isinstance(as_planner(settings.planner), SearchingPlanner)
-    _compile_apart(apply_rewrites(trace, settings.rewrites), searches=searches)
-    return own_share(trace, settings.rewrites, values, searches=searches)
+    search_too = searches(as_planner(settings.planner))
+    _compile_apart(apply_rewrites(trace, settings.rewrites), searches=search_too)
+    return own_share(trace, settings.rewrites, values, searches=search_too)
 
 
 def _compile_apart(trace: Trace, *, searches: bool = False) -> None:

@@ -242,7 +242,7 @@ def _compute(case: CompareCase, step: Trace, where: Machine, store: ResultStore)
     try:
         answer = planned(question, store)
         minimum = answer.minimum_bytes
-        if minimum is None:
+        if minimum is None and answer.plan is not None:
             minimum = least_bytes(question, store)
         if answer.plan is not None:
             verify(

@@ -18,6 +18,7 @@ from ooctrain.execution.compose import found_by
 from ooctrain.execution.planners import get_planner
 from ooctrain.experiments.kept import ResultStore, digest, planner_sources
 from ooctrain.rewrite import apply_rewrites
+from ooctrain.sched.planning.effort import Effort
 from ooctrain.sched.planning.question import Question
 from ooctrain.sched.schedule import Plan
 from ooctrain.step.machine import Machine
@@ -66,7 +67,7 @@ class Planned:
 
     Args:
         plan: None where the planner refuses.
-        minimum_bytes: its own least budget, where it refuses.
+        minimum_bytes: its own least budget, where it refuses and names one.
         plan_s: time to plan.
     """
 
@@ -119,7 +120,7 @@ def least_bytes(question: PlanQuestion, store: ResultStore) -> int:
 def _ask(asked: PlanQuestion) -> Planned:
     question = Question(
         asked.step, asked.budget_bytes, asked.machine, Granule(asked.granule_bytes),
-        asked.host_budget_bytes, asked.seed, asked.time_limit_s, asked.evaluations,
+        asked.host_budget_bytes, asked.seed, Effort.within(asked.time_limit_s, asked.evaluations),
     )  # fmt: skip
     plan = minimum_bytes = None
     started = time.perf_counter()

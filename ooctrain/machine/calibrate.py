@@ -158,7 +158,7 @@ def _swapping(
         try:
             return within(budget)
         except Infeasible as refusal:
-            return within(refusal.minimum_bytes)
+            return within(refusal.minimum_bytes or BUDGETS[-1])
         except DoesNotFit:  # an allocator that fragments
             continue
     return within(BUDGETS[-1])

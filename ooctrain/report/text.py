@@ -83,9 +83,7 @@ _ENDS = MappingProxyType(
 
 
 def program_rows(plan: Plan) -> list[tuple[str, str]]:
-    """How far a plan is from what a program has proved (`checkmate`), and whose it is, if it is
-    another planner's.
-    """
+    """How far a plan is from what a program has proved (`checkmate`)."""
     notes, rows = plan.notes, list[tuple[str, str]]()
     if "gap" in notes and notes.get("ended") in _ENDS:
         computes, bound = (format_us(notes[name]) for name in ("objective_us", "bound_us"))
@@ -93,8 +91,6 @@ def program_rows(plan: Plan) -> list[tuple[str, str]]:
         rows.append(("program", f"{said}; ended by {_ENDS[notes['ended']]}"))
     elif notes.get("ended") == "infeasible" and "groups" in notes:
         rows.append(("program", f"no list of its kind fits, {notes['groups']} groups"))
-    if "groups" in notes and notes.get("from", "checkmate") != "checkmate":
-        rows.append(("", f"faster than what it found: the list of {notes['from']}, without copies"))
     return rows
 
 

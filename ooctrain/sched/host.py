@@ -10,20 +10,16 @@ docs/schedule.md, "Ledgers"; paper 004, section 4.4 (the host's pool). Read next
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from heapq import heappop, heappush
 
-from ooctrain.errors import DoesNotFit, Infeasible
 from ooctrain.sched.ledger import Ledger, copies, lives
 from ooctrain.sched.schedule import Plan, Schedule
 from ooctrain.sched.spans import FirstGaps
 from ooctrain.step.trace import Trace
-from ooctrain.units import format_bytes
 
 SLOT_ALIGN_BYTES = 64
-#: Plans that are asked for where slabs are beyond a host budget, each with less on the host.
-HOST_TRIES = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,51 +84,14 @@ def host_slots(
     return HostSlots(offsets, start, extent)
 
 
-def within_host(
-    planned: Callable[[int | None], tuple[Plan, int]], host_bytes: int | None, align_bytes: int,
-    least_bytes: int,
-) -> tuple[Plan, int]:  # fmt: skip
-    """A plan whose slab is within a host budget, and its reserved peak.
+def slab_excess(plan: Plan, host_bytes: int, align_bytes: int) -> tuple[int, int]:
+    """The length of a plan's slab, and by how much it is beyond a host budget.
 
-    One whose slab is too long is asked for again with as much less on the host. What slots are
-    aligned by is not counted, neither here nor by planners.
+    What slots are aligned by is not counted, neither here nor by planners.
 
     Args:
-        planned: makes both within a number of bytes on the host.
-        host_bytes: None: no limit.
         align_bytes: alignment of slots.
-        least_bytes: on the host in any plan: the inputs.
-
-    Raises:
-        DoesNotFit: plans hold no more than the budget, but their slabs are longer.
-        Infeasible: there is no plan within the budget at all.
     """
-    plan, reserved = planned(host_bytes)
-    if host_bytes is None:
-        return plan, reserved
-    extent, over = _slab(plan, host_bytes, align_bytes)
-    first, limit = extent, host_bytes
-    for _ in range(HOST_TRIES - 1):
-        limit -= over
-        if over <= 0 or limit < least_bytes:
-            break
-        try:
-            plan, reserved = planned(limit)
-        except Infeasible:
-            break
-        _, over = _slab(plan, host_bytes, align_bytes)
-    if over <= 0:
-        return plan, reserved
-    raise DoesNotFit(
-        "the host slab does not fit: slots leave gaps between them", reserved_bytes=first,
-        budget_bytes=host_bytes,
-        numbers=f"host budget {format_bytes(host_bytes)}, slab {format_bytes(first)}",
-        fix=f"--host-budget {first}, or another planner",
-    )  # fmt: skip
-
-
-def _slab(plan: Plan, host_bytes: int, align_bytes: int) -> tuple[int, int]:
-    """The length of a plan's slab, and how much of it is too much."""
     found = host_slots(plan.trace, plan.schedule, align_bytes=align_bytes)
     slots = len({*found.offsets.values(), *found.start_offsets})
     return found.extent_bytes, found.extent_bytes - host_bytes - align_bytes * slots

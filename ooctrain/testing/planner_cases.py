@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from ooctrain.errors import Infeasible
 from ooctrain.sched.budget import trace_peak_bytes
 from ooctrain.sched.planning.planner import Planner
+from ooctrain.sched.planning.question import Question
 from ooctrain.sched.schedule import Granule, Plan
 from ooctrain.step.machine import Machine
 from ooctrain.step.trace import Trace
@@ -46,9 +47,7 @@ class Breach(Exception):
 def plan_of(planner: Planner, case: Case, budget_bytes: int) -> Plan:
     """Its plan within a budget that it has called enough; Breach where it refuses."""
     try:
-        return planner.plan(
-            case.trace, budget_bytes, case.machine, granule=case.granule, seed=case.seed
-        )
+        return planner.plan(question_of(case, budget_bytes))
     except Infeasible as refusal:
         raise Breach(f"it refuses {budget_bytes} bytes: {refusal}") from refusal
 
@@ -56,16 +55,28 @@ def plan_of(planner: Planner, case: Case, budget_bytes: int) -> Plan:
 def refusal_of(planner: Planner, case: Case, budget_bytes: int) -> Infeasible | None:
     """How it refuses a budget; None where it has a plan."""
     try:
-        planner.plan(case.trace, budget_bytes, case.machine, granule=case.granule, seed=case.seed)
+        planner.plan(question_of(case, budget_bytes))
     except Infeasible as refusal:
         return refusal
     return None
 
 
+def question_of(case: Case, budget_bytes: int, host_bytes: int | None = None) -> Question:
+    """A case as a question within these budgets."""
+    trace, machine, granule, seed = case.trace, case.machine, case.granule, case.seed
+    return Question(trace, budget_bytes, machine, granule, host_bytes, seed)
+
+
 def least_bytes(planner: Planner, case: Case) -> int:
-    """The least budget, by its own word."""
+    """The least budget, by its own word; Breach where it names none."""
     refusal = refusal_of(planner, case, 0)
-    return 0 if refusal is None else refusal.minimum_bytes
+    if refusal is None:
+        return 0
+    if refusal.minimum_bytes is None:
+        raise Breach(
+            f"its refusal names no least budget, though the host is not limited: {refusal}"
+        )
+    return refusal.minimum_bytes
 
 
 def budgets_to_try(planner: Planner, case: Case) -> list[int]:
@@ -75,15 +86,14 @@ def budgets_to_try(planner: Planner, case: Case) -> list[int]:
     return sorted({least, least + 1, (least + most) // 2, (least + 3 * most) // 4, most, 2 * most})
 
 
-def host_refusal(planner: Planner, case: Case, budget_bytes: int, host_bytes: int) -> int | None:
-    """None where the planner keeps to a host budget, else the least device budget that it names."""
+def host_refusal(
+    planner: Planner, case: Case, budget_bytes: int, host_bytes: int
+) -> Infeasible | None:
+    """How it refuses a host budget; None where it keeps to it."""
     try:
-        plan = planner.plan(
-            case.trace, budget_bytes, case.machine, granule=case.granule, seed=case.seed,
-            host_budget_bytes=host_bytes,
-        )  # fmt: skip
+        plan = planner.plan(question_of(case, budget_bytes, host_bytes))
     except Infeasible as refusal:
-        return refusal.minimum_bytes
+        return refusal
     if plan.host_peak_bytes > host_bytes:
         raise Breach(f"host budget {host_bytes} bytes, used {plan.host_peak_bytes}", plan)
     return None

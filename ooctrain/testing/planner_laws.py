@@ -16,7 +16,7 @@ from types import MappingProxyType
 from ooctrain.errors import ScheduleError
 from ooctrain.rewrite import REWRITES
 from ooctrain.sched.bounds.closed import lower_bound
-from ooctrain.sched.planning.planner import HOST_TOO_SMALL, Planner
+from ooctrain.sched.planning.planner import Planner
 from ooctrain.sched.schedule import BYTES, Plan
 from ooctrain.sched.verify import verify
 from ooctrain.testing.byte_list import LawBroken
@@ -151,8 +151,9 @@ def host_budget_is_kept(planner: Planner, case: Case) -> None:
     used = plan_of(planner, case, budget_bytes).host_peak_bytes
     if host_refusal(planner, case, budget_bytes, used) is not None:
         raise Breach(f"it refuses a host budget of {used} bytes, which is what it uses")
-    least = host_refusal(planner, case, budget_bytes, max(0, used - 1))
-    if least is None or least == HOST_TOO_SMALL:
+    refusal = host_refusal(planner, case, budget_bytes, max(0, used - 1))
+    least = None if refusal is None else refusal.minimum_bytes
+    if least is None:
         return
     if least <= budget_bytes:
         raise Breach(f"less host memory, and the least goes from {budget_bytes} to {least} bytes")

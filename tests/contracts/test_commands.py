@@ -74,7 +74,7 @@ FAILING = """
 class Mine:
     name = "mine"
 
-    def plan(self, trace, budget_bytes, machine, **rest):
+    def plan(self, question):
         return 1 / 0
 """
 #: What a page shows to fail, with the code that it prints.

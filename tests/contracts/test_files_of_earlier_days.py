@@ -32,9 +32,6 @@ COMMANDS = {
     "numbers of a plan": ["report", "planned.json", "--svg", "page.svg"],
     "numbers of a run": ["report", "train.json", "--svg", "page.svg"],
     "two runs": ["diff", "planned.json", "train.json"],
-    "a planner": [
-        "plan", "network.py:tiny", *STEP, "--budget", "90%", "--planner", "planner.py:Window"
-    ],
     "an allocator": ["replay", "allocations.json", "--allocator", "allocator.py:Fit"],
 }  # fmt: skip
 
@@ -50,6 +47,22 @@ def folder(tmp_path, monkeypatch):
 @pytest.mark.parametrize("what", COMMANDS)
 def test_a_file_of_that_day_is_read(folder, what, capfd):
     assert main(COMMANDS[what]) == 0, capfd.readouterr().err
+
+
+@pytest.mark.parametrize("command", [
+    ["plan", "network.py:tiny", *STEP, "--budget", "90%"],
+    ["compare", "network.py:tiny", *STEP[:4], "--machine", "v100-pcie", "--budget", "90%"],
+    ["train", "network.py:tiny", "--data", "digits", "--batch", "32", "--budget", "90%"],
+], ids=lambda command: command[0])  # fmt: skip
+def test_a_planner_of_that_day_meets_one_error_that_shows_what_one_is_asked_now(
+    folder, command, capfd
+):
+    """It took trace, budget and machine one by one."""
+    assert main([*command, "--planner", "planner.py:Window"]) == 2
+    said = capfd.readouterr().err
+    assert "Traceback" not in said
+    assert said.count("[OOC-") == said.count("[OOC-108]") == 1
+    assert "def plan(self, question)" in said
 
 
 def test_a_resumed_run_goes_on_where_that_day_stopped(folder, capfd):

@@ -20,6 +20,7 @@ from unit.test_swap_planners import listed, readers_at, ways_back
 from ooctrain.experiments.paper_000 import table1
 from ooctrain.sched.planners.lms import LevelGraph, Lms
 from ooctrain.sched.planners.window import SlidingWindow
+from ooctrain.sched.planning.question import Question
 from ooctrain.sched.schedule import Fence, Free, Run, Schedule, SwapIn, SwapOut
 from ooctrain.sched.simulate import simulate
 from ooctrain.step.builder import TraceBuilder
@@ -42,7 +43,9 @@ def test_000_window_sum() -> None:
     empty = dict.fromkeys("pqr", 0)
     trace = step("f: a w -> p", "g: b w -> q", "h: c w -> r", sizes={**sizes, **empty})
     words = {
-        count: listed(SlidingWindow(size=1, count=count).plan(trace, 11, UNIT), Run, SwapIn)
+        count: listed(
+            SlidingWindow(size=1, count=count).plan(Question(trace, 11, UNIT)), Run, SwapIn
+        )
         for count in ("unique", "occurrence")
     }
     assert words["unique"].index("in c") < words["unique"].index("run f")
@@ -83,7 +86,7 @@ def test_000_window_and_budget() -> None:
                  sizes={"in": 2, "a": 1, "out": 5, "next": 2, "end": 2})  # fmt: skip
     early = {}
     for size in (1.0, 1.5):
-        words = listed(SlidingWindow(size).plan(trace, budget, UNIT), Run, SwapIn)
+        words = listed(SlidingWindow(size).plan(Question(trace, budget, UNIT)), Run, SwapIn)
         early[size] = words.index("in next") < words.index("run f")
     assert early == {1.0: False, 1.5: True}
 
@@ -100,7 +103,7 @@ def test_000_function_that_does_not_fit() -> None:
     largest_need = 6
     assert largest_need <= 7
     trace = step("f: x0 -> y0", "g: x1 -> y1", sizes=sizes)
-    words = listed(SlidingWindow(9.0).plan(trace, 7, UNIT), Run, SwapIn)
+    words = listed(SlidingWindow(9.0).plan(Question(trace, 7, UNIT)), Run, SwapIn)
     assert words == ["in x0", "run f", "in x1", "run g"]
 
 

@@ -19,12 +19,9 @@ import pytest
 from unit.test_swap_planners import step
 
 from ooctrain.errors import Infeasible
-from ooctrain.sched.planners.hmms import (
-    Hmms,
-    Offloadable,
-    ends_of_offload,
-    offloadable_storages,
-)
+from ooctrain.sched.planners.hmms import Hmms, ends_of_offload
+from ooctrain.sched.planning.offloadable import Offloadable, offloadable_storages
+from ooctrain.sched.planning.question import Question
 from ooctrain.split import boundaries
 from ooctrain.step.machine import Machine
 from ooctrain.step.op import Window
@@ -289,10 +286,10 @@ def test_004_no_budget() -> None:
     backward = [f"b{i}: v{i} g{i + 1} -> g{i}" for i in range(20, 0, -1)]
     trace = step(*forward, "b21: v21 -> g21", *backward)
     slow_link = Machine("slow", 1, 1, link_bytes_per_us=0.25, link="duplex")
-    budget = Hmms(ratio=0.0).plan(trace, 1 << 20, slow_link).peak_bytes - 10
+    budget = Hmms(ratio=0.0).plan(Question(trace, 1 << 20, slow_link)).peak_bytes - 10
     with pytest.raises(Infeasible):
-        Hmms(ratio=1.0).plan(trace, budget, slow_link)
-    assert Hmms().plan(trace, budget, slow_link).notes["ratio"] < 1
+        Hmms(ratio=1.0).plan(Question(trace, budget, slow_link))
+    assert Hmms().plan(Question(trace, budget, slow_link)).notes["ratio"] < 1
 
 
 def _peak(

@@ -5,7 +5,8 @@ that live: methods, wrapped functions, closures. So nothing is imported again an
 written. The same way counts which blocks a test reaches: a file with a probe at the head of each
 block is planted. What Numba has compiled is planted in the Python function, which takes the
 compiled one's place first. For processes that a test starts the changed modules are left in a
-folder, from which they import them (`children/sitecustomize.py`). Read next: `court.py`.
+folder, from which they import them (`children/sitecustomize.py`); the cage of `ooctrain grade`,
+which ignores the environment, has them in its own copy of the library. Read next: `court.py`.
 """
 
 from __future__ import annotations
@@ -36,7 +37,11 @@ from mutants.operators import (
     parsed,
 )
 
+from ooctrain.course.isolation import GIVEN
+
 PROBE = child.PROBE
+#: How the program of a cage's first process ends (`ooctrain/course/interview.py`).
+CAGE = "supervise import main; main()"
 #: {(file, name, first line): functions that have this code}
 Loaded = Mapping[tuple[str, str, int], Sequence[FunctionType]]
 _LIBRARY = str(ROOT / "ooctrain")
@@ -171,9 +176,34 @@ def reach_children(folder: Path, notes: Path | None = None) -> None:
 
 
 def _in_an_environment_of_its_own(event: str, given: tuple[Any, ...]) -> None:
-    """A test may give the process that it starts another PYTHONPATH."""
-    if event == "subprocess.Popen" and given[3] is not None and child.PLANTED in given[3]:
+    """A test may give the process that it starts another PYTHONPATH, or have it ignore that."""
+    if event != "subprocess.Popen":
+        return
+    if given[3] is not None and child.PLANTED in given[3]:
         _find_child_first(given[3])
+    words = [word for word in given[1] if isinstance(word, str)]
+    if "-I" in words and any(word.endswith(CAGE) for word in words):
+        library = words[next(n for n, word in enumerate(words) if word.endswith(CAGE)) + 1]
+        _plant_in_the_cage(Path(library) / "ooctrain")
+
+
+def _plant_in_the_cage(copy: Path) -> None:
+    """Exchanges the modules in a copy of the library that a process gets as its only one."""
+    notes = os.environ.get(child.REACHED, os.devnull)
+    for name in GIVEN:
+        module = "ooctrain." + name.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
+        compiled = child.compiled_module(module)
+        if name.endswith(".py") and compiled.exists():
+            stub = f"import marshal\nexec(marshal.loads({compiled.read_bytes()!r}), globals())\n"
+            (copy / name).write_text(stub, encoding="utf-8")
+    whole = copy / "__init__.py"  # a copy of what is `course/cage/given.py` elsewhere
+    given = (copy / "course" / "cage" / "given.py").read_text(encoding="utf-8")
+    probe = Path(child.__file__).read_text(encoding="utf-8").partition("class PlantedLoader")[0]
+    probe = probe.replace("from __future__ import annotations\n", "")
+    noting = f"{probe}\nbuiltins.{PROBE} = ReachedApart({notes!r})\n"
+    text = given if given.startswith("import marshal") else whole.read_text(encoding="utf-8")
+    before, future, after = text.partition("from __future__ import annotations\n")
+    whole.write_text(before + future + noting + after if future else noting + text, "utf-8")
 
 
 def _find_child_first(environment: MutableMapping[str, str]) -> None:

@@ -26,9 +26,9 @@ from mutants.operators import ROOT, digest_of, files, sources
 
 #: CPU seconds of a test that judges, and of a file in which tests are timed; of what is interpreted
 #: or comes late, three times as many.
-LONGEST_TEST_S, LONGEST_FILE_S = 4, 60
+LONGEST_TEST_S, LONGEST_FILE_S = 10, 150
 #: How reach is found: what was kept by another way is found again.
-WAY = "in children, too"
+WAY = "in children and in the cage, too"
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,6 +18,7 @@ from ooctrain import nn
 from ooctrain.errors import ConfigError, Infeasible, OoctrainError
 from ooctrain.execution.planners import get_planner
 from ooctrain.rewrite import apply_rewrites
+from ooctrain.sched.planning.question import Question
 from ooctrain.testing.tiled.check_tiled import (
     TiledRow,
     check_tiled,
@@ -110,9 +111,9 @@ def test_a_planner_of_tilings_names_a_budget_that_suffices(planner, plan, size):
     trace = apply_rewrites(gradient_step(OddNet(plan), (2, 2, *size), threads=1), ("fuse",))
     asked, machine = get_planner(planner), oc.machine("cpu-generic")
     with pytest.raises(Infeasible) as refusal:
-        asked.plan(trace, 1, machine)
+        asked.plan(Question(trace, 1, machine))
     least = refusal.value.minimum_bytes
-    assert asked.plan(trace, least, machine).peak_bytes <= least
+    assert asked.plan(Question(trace, least, machine)).peak_bytes <= least
 
 
 def test_a_bias_in_front_of_a_norm_has_a_gradient_of_rounding_alone():

@@ -22,9 +22,10 @@ import ooctrain as oc
 from ooctrain.errors import ConfigError, Infeasible
 from ooctrain.rewrite import apply_rewrites
 from ooctrain.sched.budget import input_bytes, resolve_budget, trace_minimum_bytes, trace_peak_bytes
-from ooctrain.sched.planners.auto import Auto
-from ooctrain.sched.planners.poll import Poll
+from ooctrain.sched.planners import auto
+from ooctrain.sched.planners.portfolio import Portfolio
 from ooctrain.sched.planners.registry import PLANNERS, get_planner
+from ooctrain.sched.planning.effort import Effort
 from ooctrain.sched.planning.question import Question
 from ooctrain.sched.schedule import BYTES, Granule
 from ooctrain.step.presets import on_disk
@@ -49,13 +50,13 @@ def question_of(seed: int) -> Question:
     machine, granule = random_machine(rng), rng.choice([BYTES, Granule(1, ranges=False)])
     budget = rng.randint(trace_minimum_bytes(trace, granule), trace_peak_bytes(trace, granule))
     host = rng.choice([None, input_bytes(trace)])
-    return Question(trace, budget, machine, granule, host, evaluations=EVALUATIONS)
+    return Question(trace, budget, machine, granule, host, effort=Effort(EVALUATIONS))
 
 
 def step_us(name: str, question: Question) -> float:
     """Infinite where there is no plan."""
     try:
-        return question.ask(get_planner(name)).makespan_us
+        return get_planner(name).plan(question).makespan_us
     except (Infeasible, ConfigError):  # ConfigError: the step is too long for this one
         return float("inf")
 
@@ -97,13 +98,20 @@ def test_nobody_is_faster_where_all_fits(seed):
 @pytest.mark.parametrize(
     ("owner", "name", "piece", "wrong"),
     [
-        (Auto, "_ask_the_rest", "if wasted(poll.question):", "if False:"),
-        (Auto, "_ask_the_rest", "if calls <= SHORT_STEP:", "if False:"),
-        (Poll, "ask_also", "if NEAR * step_us < self.best_us:", "if self.best is None:"),
+        (auto, "_in_bytes", "if wasted(question):", "if False:"),
+        (auto, "_rest", "if race.calls <= SHORT_STEP:", "if False:"),
+        (Portfolio, "run", "if entry.gain * cost_us < self.best_us:", "if self.best is None:"),
     ],
 )
 def test_a_planted_bug_is_found(monkeypatch, owner, name, piece, wrong):
-    plant(monkeypatch, owner, name, piece, wrong)
+    right = getattr(owner, name)
+    planted = plant(monkeypatch, owner, name, piece, wrong)
+    for table in ("QUICK", "THOROUGH"):  # which have the function by value
+        stages = (
+            stage._replace(turns=planted) if stage.turns is right else stage
+            for stage in getattr(auto, table)
+        )
+        monkeypatch.setattr(auto, table, tuple(stages))
     assert any(ahead_of_auto(question_of(*case)) for case in KNOWN)
 
 
@@ -119,7 +127,7 @@ def test_nobody_is_faster_on_real_networks(network, shape, budget, host):
     machine = oc.machine("cpu-generic")
     question = Question(
         trace, resolve_budget(trace, budget), on_disk(machine) if host == "disk" else machine,
-        host_budget_bytes=input_bytes(trace) if host == "none" else None, evaluations=2000,
+        host_budget_bytes=input_bytes(trace) if host == "none" else None, effort=Effort(2000),
     )  # fmt: skip
     assert not ahead_of_auto(question, [name for name in OTHERS if name not in LONG])
 
@@ -132,7 +140,7 @@ def test_room_on_the_host_makes_no_plan_slower():
     )
     alone = Question(
         trace, resolve_budget(trace, "30%"), oc.machine("cpu-generic"),
-        host_budget_bytes=input_bytes(trace), evaluations=2000,
+        host_budget_bytes=input_bytes(trace), effort=Effort(2000),
     )  # fmt: skip
     beside = replace(alone, host_budget_bytes=None)
     assert step_us("auto", beside) <= MOST * step_us("auto", alone)

@@ -26,6 +26,7 @@ from ooctrain.rewrite.tile.banded import Banded
 from ooctrain.rewrite.tile.banded_calls import banded_calls
 from ooctrain.rewrite.tile.offers import alive_as_offered, known_alive_bytes
 from ooctrain.sched.budget import input_bytes
+from ooctrain.sched.planning.question import Question
 from ooctrain.sched.planning.residency import alive_bytes
 from ooctrain.step.trace import Trace
 
@@ -124,7 +125,7 @@ def test_a_refusal_is_the_same_with_fewer_tilings_written(monkeypatch: pytest.Mo
         if forgets:
             monkeypatch.setattr("ooctrain.rewrite.tile.banded.known_alive_bytes", nothing_known)
         with pytest.raises(Infeasible) as refused:
-            Banded().plan(trace, alive_bytes(trace) // 4, machine, host_budget_bytes=host)
+            Banded().plan(Question(trace, alive_bytes(trace) // 4, machine, host_budget_bytes=host))
         refusals.append(str(refused.value))
     assert refusals[0] == refusals[1]
     assert written[0] + 2 < written[1]

@@ -29,7 +29,7 @@ import ooctrain as oc
 import ooctrain.functional as F
 from ooctrain import nn
 from ooctrain.engine.incore import initial_values
-from ooctrain.execution.prepare import prepare
+from ooctrain.execution.fit import prepare
 from ooctrain.execution.sessions import input_values
 from ooctrain.execution.settings import Settings
 from ooctrain.layers.losses import (

@@ -23,7 +23,7 @@ from support.tile_graphs import Graph, graphs
 import ooctrain as oc
 from ooctrain import nn
 from ooctrain.engine.incore import Mode, initial_values, run_trace
-from ooctrain.execution.prepare import prepare
+from ooctrain.execution.fit import prepare
 from ooctrain.execution.settings import Settings
 from ooctrain.layers.batch_norm import BatchNormUpdate
 from ooctrain.layers.conv2d import Conv2dGradWeight

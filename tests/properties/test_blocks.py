@@ -32,7 +32,7 @@ from ooctrain.devices.interface import Debug
 from ooctrain.engine.incore import initial_values
 from ooctrain.engine.tensor import Tensor
 from ooctrain.errors import ConfigError, ScheduleError
-from ooctrain.execution.prepare import prepare
+from ooctrain.execution.fit import prepare
 from ooctrain.execution.settings import Settings
 from ooctrain.rewrite import apply_rewrites
 from ooctrain.rewrite.share_storage import share_storage

@@ -20,6 +20,7 @@ from support.strategies import SEEDS
 from ooctrain.errors import Infeasible, ScheduleError
 from ooctrain.sched.bounds.closed import lower_bound
 from ooctrain.sched.planners.registry import get_planner
+from ooctrain.sched.planning.question import Question
 from ooctrain.sched.schedule import LowerBound
 from ooctrain.sched.verify import verify
 from ooctrain.testing.random_traces import random_machine, random_trace
@@ -37,12 +38,12 @@ def a_plan(seed):
     trace = random_trace(rng, calls=rng.randint(2, 8), max_bytes=5000, duration_ns=10**9)
     machine, planner = random_machine(rng), get_planner(rng.choice(["naive", "window", "lru"]))
     try:
-        planner.plan(trace, 0, machine)
+        planner.plan(Question(trace, 0, machine))
     except Infeasible as refused:
         budget = refused.minimum_bytes
     else:
         return None
-    found = planner.plan(trace, budget, machine)
+    found = planner.plan(Question(trace, budget, machine))
     return replace(found, lower_bound=lower_bound(trace, budget, machine)), trace, machine
 
 

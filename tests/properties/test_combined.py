@@ -15,6 +15,7 @@ from ooctrain.sched.planners import combined
 from ooctrain.sched.planners.combined import Combined
 from ooctrain.sched.planners.prefix import Prefix
 from ooctrain.sched.planners.registry import get_planner, planners
+from ooctrain.sched.planning.question import Question
 from ooctrain.sched.planning.rematerialise import (
     droppable_uses,
     read_off,
@@ -40,7 +41,7 @@ def random_step(seed, *, calls=10):
 def plan_of(planner, trace, budget, machine, host=None):
     """A plan that the verifier accepts, or None."""
     try:
-        plan = planner.plan(trace, budget, machine, host_budget_bytes=host)
+        plan = planner.plan(Question(trace, budget, machine, host_budget_bytes=host))
     except Infeasible:
         return None
     verify(plan, trace, budget, machine, host_budget_bytes=host)
@@ -95,8 +96,8 @@ def test_a_long_step_without_host_memory_is_not_put_to_prefix_where_another_has_
     monkeypatch.setattr(combined, "CALLS", len(trace.calls) - 1)
     monkeypatch.setattr(Prefix, "plan", lambda *_args, **_named: pytest.fail("prefix is asked"))
     plan = Combined(evaluations=40).plan(
-        trace, least + (most - least) // 2, presets.machine("v100-pcie"),
-        host_budget_bytes=input_bytes(trace),
+        Question(trace, least + (most - least) // 2, presets.machine("v100-pcie"),
+        host_budget_bytes=input_bytes(trace))
     )  # fmt: skip
     assert plan.makespan_us > 0
 

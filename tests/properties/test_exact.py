@@ -16,6 +16,7 @@ from ooctrain.sched.budget import trace_minimum_bytes, trace_peak_bytes
 from ooctrain.sched.planners.belady import Belady
 from ooctrain.sched.planners.prefix import Prefix
 from ooctrain.sched.planners.window import SlidingWindow
+from ooctrain.sched.planning.question import Question
 from ooctrain.sched.schedule import BYTES
 from ooctrain.step.builder import TraceBuilder
 
@@ -99,7 +100,7 @@ def test_no_offloading_planner_beats_the_exact_optimum(planner):
     for seed, trace, budget, duplex in cases(20, first=200, most_stages=2):
         truth = exact_makespan_us(trace, budget, duplex=duplex)
         try:
-            plan = planner.plan(trace, budget, LINKS[duplex])
+            plan = planner.plan(Question(trace, budget, LINKS[duplex]))
         except Infeasible:
             continue
         assert plan.makespan_us >= truth - 1e-6, seed
@@ -108,7 +109,7 @@ def test_no_offloading_planner_beats_the_exact_optimum(planner):
 def test_no_planner_that_computes_again_beats_the_exact_optimum():
     for seed, trace, budget, duplex in cases(20, first=300, most_stages=2):
         truth = exact_makespan_us(trace, budget, duplex=duplex, recompute=True)
-        plan = Prefix(steps=3).plan(trace, budget, LINKS[duplex])
+        plan = Prefix(steps=3).plan(Question(trace, budget, LINKS[duplex]))
         assert plan.makespan_us >= truth - 1e-6, seed
 
 

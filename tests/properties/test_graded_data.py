@@ -22,6 +22,7 @@ from ooctrain.course import measures, replays
 from ooctrain.course.measures import budget_bytes_of, granule_of, step_of
 from ooctrain.course.rubric import Measure
 from ooctrain.sched.planners.registry import get_planner
+from ooctrain.sched.planning.question import Question
 from ooctrain.sched.simulate import simulate
 from ooctrain.step.presets import machine
 from ooctrain.units import Granule
@@ -124,7 +125,7 @@ def answer(planner, granule=None, **other):
     step, where = step_of(question), machine(question.machine)
     granule = granule or granule_of(question)
     budget = budget_bytes_of(question)
-    return get_planner(planner).plan(step, budget, where, granule=granule), step
+    return get_planner(planner).plan(Question(step, budget, where, granule=granule)), step
 
 
 def right(plan, step):

@@ -38,6 +38,7 @@ from ooctrain.course.remote import (
 )
 from ooctrain.errors import ConfigError, DriverError, Infeasible, OoctrainError
 from ooctrain.sched.planners.registry import get_planner
+from ooctrain.sched.planning.question import Question
 from ooctrain.sched.schedule import Granule
 from ooctrain.testing.law_by_hand import HoleArena, random_arena
 from ooctrain.testing.random_traces import random_machine, random_trace
@@ -56,6 +57,8 @@ def errors_of_ours() -> Iterator[OoctrainError]:
     yield errors.PlanMismatch("no", **said)
     yield errors.ShapeError("no", **said)
     yield errors.Infeasible("no", minimum_bytes=5, witness_call="f", **said)
+    yield errors.Infeasible("no", minimum_bytes=None, needs="host", **said)
+    yield errors.Infeasible("no", minimum_bytes=5, needs="host", **said)
     yield errors.OutOfDeviceMemory(
         "no", granted_bytes=1, free_bytes=2, largest_bytes=3, budget_bytes=4, enough_bytes=5,
         arena="x", **said,
@@ -100,6 +103,10 @@ def test_an_error_of_another_kind_is_the_submissions_own_and_names_its_kind(erro
 
 @pytest.mark.parametrize("told", [
     None, 3, [], "x", {"kind": "Infeasible", "what": "no", "minimum_bytes": None},
+    *({"kind": "Infeasible", "what": "no", "minimum_bytes": None, "needs": needs}
+      for needs in ("device", "process", "hosts", "", None, True, ["host"])),
+    {"kind": "Infeasible", "what": "no", "needs": "device"},
+    {"kind": "Infeasible", "what": "no", "minimum_bytes": "None", "needs": "host"},
     {"kind": "Infeasible", "what": "no", "minimum_bytes": True},
     {"kind": "Infeasible", "what": "no", "minimum_bytes": 2**63},
     {"kind": "Infeasible", "what": "no", "minimum_bytes": -(2**63)},
@@ -376,8 +383,8 @@ def planners(request, tmp_path_factory):
     planner = get_planner(request.param)
     text = (
         "from ooctrain.sched.planners.registry import get_planner\n\n"
-        f"class Mine:\n    name = {planner.name!r}\n\n    def plan(self, *given, **rest):\n"
-        f"        return get_planner({request.param!r}).plan(*given, **rest)\n"
+        f"class Mine:\n    name = {planner.name!r}\n\n    def plan(self, question):\n"
+        f"        return get_planner({request.param!r}).plan(question)\n"
     )
     folder = tmp_path_factory.mktemp("own")
     with in_one_process("planner", submitted(folder, text)) as interview:
@@ -385,8 +392,11 @@ def planners(request, tmp_path_factory):
 
 
 @settings(max_examples=24)
-@given(st.integers(0, 1 << 30), st.sampled_from([Granule(1), Granule(8), Granule(4, True)]))
-def test_a_planner_from_afar_is_the_planner(planners, seed, granule):
+@given(
+    st.integers(0, 1 << 30), st.sampled_from([Granule(1), Granule(8), Granule(4, True)]),
+    st.sampled_from([None, 0, 40]),
+)  # fmt: skip
+def test_a_planner_from_afar_is_the_planner(planners, seed, granule, host):
     """The same plan, and the same least budget where there is none."""
     direct, remote, interview = planners
     rng = random.Random(seed)
@@ -396,7 +406,8 @@ def test_a_planner_from_afar_is_the_planner(planners, seed, granule):
         found = []
         for planner in (direct, remote):
             try:
-                found.append(planner.plan(trace, budget, machine, granule=granule).to_json())
+                asked = Question(trace, budget, machine, granule, host, seed)
+                found.append(planner.plan(asked).to_json())
             except Infeasible as refusal:
                 found.append({**vars(refusal), "line": None, "of_driver": None})
         for plan in found:
@@ -425,11 +436,18 @@ def test_a_step_and_a_machine_arrive_as_they_are(seed, interferes):
         assert (str(other.op), other.op.name) == (str(call.op), call.op.name)
 
 
-HARMS = "vars(trace)['calls'] = ()\n        raise Infeasible('no', minimum_bytes=7)"
+HARMS = "vars(question.trace)['calls'] = ()\n        raise Infeasible('no', minimum_bytes=7)"
+#: {what `plan` does: what its error is, and of a refusal what it names}
 PLAN_LIES = {
-    "return 3": ConfigError, "raise Infeasible('no', minimum_bytes=-1)": ConfigError,
-    "raise Infeasible('no', minimum_bytes=7)": Infeasible, "raise ValueError('no')": ValueError,
-    HARMS: Infeasible,
+    "return 3": (ConfigError,), "raise Infeasible('no', minimum_bytes=-1)": (ConfigError,),
+    "raise Infeasible('no', minimum_bytes=None)": (ConfigError,),
+    "raise Infeasible('no', minimum_bytes=None, needs='device')": (ConfigError,),
+    "raise Infeasible('no', minimum_bytes=None, needs='process')": (ConfigError,),
+    "raise Infeasible('no', minimum_bytes=None, needs='host')": (Infeasible, None, "host"),
+    "raise Infeasible('no', minimum_bytes=7, needs='host')": (Infeasible, 7, "host"),
+    "raise Infeasible('no', minimum_bytes=7, needs='moon')": (Infeasible, 7, "device"),
+    "raise Infeasible('no', minimum_bytes=7)": (Infeasible, 7, "device"),
+    "raise ValueError('no')": (ValueError,), HARMS: (Infeasible, 7, "device"),
 }  # fmt: skip
 
 
@@ -437,20 +455,21 @@ PLAN_LIES = {
 def test_what_is_no_plan_is_an_error(body, tmp_path):
     text = (
         "from ooctrain.errors import Infeasible\n\nclass Mine:\n    name = 'mine'\n\n"
-        f"    def plan(self, trace, budget, machine, **rest):\n        {body}\n"
+        f"    def plan(self, question):\n        {body}\n"
     )
     rng = random.Random(1)
     trace, machine = random_trace(rng), random_machine(rng)
     before = trace.fingerprint
     with in_one_process("planner", submitted(tmp_path, text)) as interview:
         planner = RemotePlanner(interview)
-        with pytest.raises(PLAN_LIES[body]) as found:
-            planner.plan(trace, 10, machine)
+        kind, *named = PLAN_LIES[body]
+        with pytest.raises(kind) as found:
+            planner.plan(Question(trace, 10, machine))
         harmed = body == HARMS
         assert (trace.variable_by_name == {}) == harmed
         assert trace.fingerprint == before or harmed
-        if PLAN_LIES[body] is Infeasible:
-            assert found.value.minimum_bytes == 7
+        if kind is Infeasible:
+            assert [found.value.minimum_bytes, found.value.needs] == named
 
 
 @pytest.mark.parametrize(("kind", "text"), [

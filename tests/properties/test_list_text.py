@@ -20,6 +20,7 @@ from ooctrain.sched import instructions
 from ooctrain.sched.budget import trace_minimum_bytes, trace_peak_bytes
 from ooctrain.sched.drawn_list import EXAMPLE_STEP, drawn_example, example_step
 from ooctrain.sched.planning.planner import as_plan
+from ooctrain.sched.planning.question import Question
 from ooctrain.sched.rules import BEFORE, RULES
 from ooctrain.sched.schedule import (
     End,
@@ -80,7 +81,9 @@ def test_every_planners_list_reads_back_as_it_is(name):
         budget = (trace_minimum_bytes(case.trace) + trace_peak_bytes(case.trace)) // 2
         budget = case.granule.granted(max(budget, 1)) * 2
         try:
-            given_plan = planner.plan(case.trace, budget, case.machine, granule=case.granule)
+            given_plan = planner.plan(
+                Question(case.trace, budget, case.machine, granule=case.granule)
+            )
         except Infeasible:
             continue
         plan = as_plan(given_plan, planner)

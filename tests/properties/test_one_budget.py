@@ -19,8 +19,7 @@ import ooctrain as oc
 from ooctrain import nn
 from ooctrain.errors import DoesNotFit, Infeasible
 from ooctrain.execution import step_cache
-from ooctrain.execution.division import prepare_within
-from ooctrain.execution.prepare import share_bytes
+from ooctrain.execution.fit import prepare, share_bytes
 
 WAYS = ("step", "evaluate", "predict", "clip")
 events = st.lists(st.tuples(st.sampled_from(WAYS), st.integers(2, 6)), min_size=2, max_size=6)
@@ -68,7 +67,7 @@ def share(samples, trainer):
 
 def check_budgets(budget, uses):
     """All steps have the bytes of the largest that was trained, or that would train them."""
-    prepared, prepare = [], prepare_within
+    prepared = []
 
     def noted(*given):
         prepared.append(prepare(*given))
@@ -81,7 +80,7 @@ def check_budgets(budget, uses):
             network(), budget=budget, planner="naive", threads=1, allocator="best-fit"
         ) as trainer,
     ):
-        patch.setattr(step_cache, "prepare_within", noted)
+        patch.setattr(step_cache, "prepare", noted)
         for way, samples in uses:
             prepared.clear()
             refused = None

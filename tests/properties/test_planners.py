@@ -16,6 +16,7 @@ from ooctrain.sched.bounds.closed import lower_bound
 from ooctrain.sched.budget import trace_minimum_bytes, trace_peak_bytes
 from ooctrain.sched.planners.registry import get_planner
 from ooctrain.sched.planning.lower import lower, lower_timed
+from ooctrain.sched.planning.question import Question
 from ooctrain.sched.schedule import Granule
 from ooctrain.sched.simulate import simulate
 from ooctrain.sched.verify import verify
@@ -133,13 +134,13 @@ def test_budgets_in_percent_are_what_the_planners_mean(trace, machine, granule):
     """100 % is what keep-all needs, and 0 % is enough for those that swap everything."""
     least, most = trace_minimum_bytes(trace, granule), trace_peak_bytes(trace, granule)
     keep_all = get_planner("keep-all")
-    assert keep_all.plan(trace, most, machine, granule=granule).peak_bytes <= most
+    assert keep_all.plan(Question(trace, most, machine, granule=granule)).peak_bytes <= most
     with pytest.raises(Infeasible) as refused:
-        keep_all.plan(trace, most - 1, machine, granule=granule)
+        keep_all.plan(Question(trace, most - 1, machine, granule=granule))
     assert refused.value.minimum_bytes == most
     for spec in ("window", "auto", "window:count=occurrence"):
         with pytest.raises(Infeasible) as refused:
-            get_planner(spec).plan(trace, 0, machine, granule=granule)
+            get_planner(spec).plan(Question(trace, 0, machine, granule=granule))
         assert refused.value.minimum_bytes <= max(least, bound_pairs_bytes(trace, granule))
 
 

@@ -18,6 +18,7 @@ from ooctrain.rewrite import apply_rewrites
 from ooctrain.rewrite.tile.on_rows import OnRows
 from ooctrain.sched.budget import resolve_budget
 from ooctrain.sched.planners.registry import get_planner, planners
+from ooctrain.sched.planning.question import Question
 from ooctrain.sched.schedule import BYTES
 from ooctrain.step.machine import Machine
 from ooctrain.step.trace import Trace
@@ -46,7 +47,9 @@ def answer(planner: str, step: Trace, budget: str):
     machine = oc.machine("v100-pcie")
     try:
         return (
-            get_planner(planner).plan(step, resolve_budget(step, budget, BYTES), machine).schedule
+            get_planner(planner)
+            .plan(Question(step, resolve_budget(step, budget, BYTES), machine))
+            .schedule
         )
     except Infeasible as refusal:
         return refusal.minimum_bytes, refusal.witness_call

@@ -25,6 +25,7 @@ from ooctrain.sched.budget import trace_minimum_bytes, trace_peak_bytes
 from ooctrain.sched.planners.greedy import shortest_prefix
 from ooctrain.sched.planners.registry import get_planner
 from ooctrain.sched.planning.chain_view import chain_view
+from ooctrain.sched.planning.question import Question
 from ooctrain.sched.schedule import BYTES, Granule, SwapIn, SwapOut
 from ooctrain.step.chain import chain
 from ooctrain.testing.random_traces import random_machine, random_trace
@@ -50,7 +51,7 @@ def steps(count: int, first: int):
 
 def makespan_us(spec: str, trace, budget_bytes: int, granule: Granule) -> float | None:
     try:
-        plan = get_planner(spec).plan(trace, budget_bytes, SHARED, granule=granule)
+        plan = get_planner(spec).plan(Question(trace, budget_bytes, SHARED, granule=granule))
     except Infeasible:
         return None
     return plan.makespan_us
@@ -99,7 +100,7 @@ def test_in_the_fractional_relaxation_no_choice_beats_greedys_prefix():
         least, most = view.minimum()[0], view.peak()[0]
         budget_bytes = rng.randint(least, most)
         prefix = shortest_prefix(view, budget_bytes)
-        plan = get_planner("belady:pieces=1000000").plan(trace, budget_bytes, machine)
+        plan = get_planner("belady:pieces=1000000").plan(Question(trace, budget_bytes, machine))
         sent = [i.var for i in plan.schedule if isinstance(i, SwapOut) for _ in range(i.lo, i.hi)]
         assert len(sent) == most - budget_bytes
         assert {v for i in prefix for v in view.variables(i)} >= set(sent)
@@ -118,7 +119,7 @@ def test_at_the_in_core_peak_nothing_moves_and_nothing_runs_again(spec):
     for seed in range(8):
         trace = random_chain(random.Random(seed), 4)
         most = chain_view(trace, SHARED).peak()[0]
-        plan = get_planner(spec).plan(trace, most, SHARED)
+        plan = get_planner(spec).plan(Question(trace, most, SHARED))
         assert not [i for i in plan.schedule if isinstance(i, SwapIn | SwapOut)]
         assert plan.makespan_us == sum(call.duration_ns for call in trace.calls) / 1000
 
@@ -128,7 +129,7 @@ def test_where_everything_fits_parameters_stay_too(spec):
     for seed in range(40):
         rng = random.Random(seed)
         trace, machine = random_trace(rng), random_machine(rng)
-        plan = get_planner(spec).plan(trace, trace_peak_bytes(trace, BYTES), machine)
+        plan = get_planner(spec).plan(Question(trace, trace_peak_bytes(trace, BYTES), machine))
         assert not [i for i in plan.schedule if isinstance(i, SwapOut)]
 
 
@@ -138,11 +139,11 @@ def test_a_byte_below_the_minimum_there_is_a_witness(spec):
     planner = get_planner(spec)
     for trace, _ in steps(6, first=800):
         with pytest.raises(Infeasible) as refused:
-            planner.plan(trace, 0, SHARED)
+            planner.plan(Question(trace, 0, SHARED))
         least = refused.value.minimum_bytes
-        assert planner.plan(trace, least, SHARED).peak_bytes <= least
+        assert planner.plan(Question(trace, least, SHARED)).peak_bytes <= least
         with pytest.raises(Infeasible) as refused:
-            planner.plan(trace, least - 1, SHARED)
+            planner.plan(Question(trace, least - 1, SHARED))
         assert refused.value.minimum_bytes == least
         assert refused.value.witness_call in {call.name for call in trace.calls}
 
@@ -171,7 +172,7 @@ def test_the_best_plan_up_to_a_budget_never_gets_worse(spec):
         view = chain_view(trace, SHARED)
         best = float("inf")
         for budget_bytes in range(view.minimum()[0], view.peak()[0] + 1):
-            plan = get_planner(spec).plan(trace, budget_bytes, SHARED)
+            plan = get_planner(spec).plan(Question(trace, budget_bytes, SHARED))
             assert plan.peak_bytes <= budget_bytes
             best = min(best, plan.makespan_us)
         assert best == plan.makespan_us == sum(c.duration_ns for c in trace.calls) / 1000

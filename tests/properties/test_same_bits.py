@@ -21,11 +21,13 @@ from ooctrain import nn
 from ooctrain.alloc.registry import choose_allocator
 from ooctrain.devices.interface import Debug
 from ooctrain.engine.incore import initial_values
+from ooctrain.execution.fit import prepare
 from ooctrain.execution.planners import without_bands
-from ooctrain.execution.prepare import placed, prepare
+from ooctrain.execution.prepared_step import placed
 from ooctrain.execution.settings import Settings
 from ooctrain.rewrite import apply_rewrites, keeps_bits
 from ooctrain.sched.planners.registry import get_planner
+from ooctrain.sched.planning.question import Question
 
 BATCH, CLASSES = 4, 5
 #: Every one, those of virtual addressing with chunks that fit the small networks here.
@@ -151,9 +153,11 @@ def test_every_allocator_trains_to_the_bit_in_an_arena_of_its_reserved_peak(allo
     granule = choose_allocator(allocator, 1 << 24, binding=False).granule
     rewritten = apply_rewrites(trace, rewrites)
     with pytest.raises(oc.Infeasible) as refusal:
-        get_planner("naive").plan(rewritten, 1, how.find_machine(), granule=granule)
+        get_planner("naive").plan(Question(rewritten, 1, how.find_machine(), granule=granule))
     least = refusal.value.minimum_bytes
-    plan = get_planner("naive").plan(rewritten, least, how.find_machine(), granule=granule)
+    plan = get_planner("naive").plan(
+        Question(rewritten, least, how.find_machine(), granule=granule)
+    )
     start, scalars = initial_values(trace, model), {"lr": 0.05, "seed": 7}
     batches = random_batches(4)
     found = out_of_core(placed(plan, how), how, start, batches, scalars)

@@ -32,13 +32,14 @@ from ooctrain.errors import (
     OutOfDeviceMemory,
     PlanMismatch,
 )
+from ooctrain.execution.fit import prepare
 from ooctrain.execution.placement import Placement, forecast, play_step, reserved_peak
-from ooctrain.execution.prepare import prepare
 from ooctrain.execution.program import make_program
 from ooctrain.execution.settings import Settings
 from ooctrain.rewrite import apply_rewrites
 from ooctrain.sched.budget import resolve_budget
 from ooctrain.sched.planners.registry import get_planner
+from ooctrain.sched.planning.question import Question
 from ooctrain.units import Granule
 
 SECTOR = Granule(512, ranges=False)
@@ -258,9 +259,9 @@ def test_a_dry_run_counts_what_the_ledger_counts(trace, machine, planner):
 def least_plan(planner, trace, machine, granule):
     """The planner's plan at its own minimum, where everything that can move moves."""
     try:
-        return planner.plan(trace, 1, machine, granule=granule)
+        return planner.plan(Question(trace, 1, machine, granule=granule))
     except Infeasible as refusal:
-        return planner.plan(trace, refusal.minimum_bytes, machine, granule=granule)
+        return planner.plan(Question(trace, refusal.minimum_bytes, machine, granule=granule))
 
 
 def test_plannable_looks_through_wrappers():
@@ -310,7 +311,7 @@ def test_the_larger_first_packs_a_training_step_tighter_than_list_order():
     choices = [choose_allocator(kind.name, 1 << 30) for kind in KINDS]
     planner, machine = get_planner("window"), oc.machine("v100-pcie")
     budget = resolve_budget(step, "40%", choices[0].granule)
-    plan = planner.plan(step, budget, machine, granule=choices[0].granule)
+    plan = planner.plan(Question(step, budget, machine, granule=choices[0].granule))
     in_order, by_size = (reserved_peak(plan.schedule, step, choice) for choice in choices)
     assert plan.peak_bytes <= by_size < in_order
 

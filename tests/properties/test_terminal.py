@@ -105,7 +105,7 @@ def test_messages_and_tracebacks_are_printable(capsys):
 PLANNER = """
 class Mine:
     name = {name!r}
-    def plan(self, *args, **options):
+    def plan(self, question):
         raise {kind}({name!r})
 """
 

@@ -233,7 +233,7 @@ class Trainers(RuleBasedStateMachine):
 @contextmanager
 def quickly():
     """Plans each step once for all trainers, and lets the collector look at new objects only."""
-    patch, planned, prepare = pytest.MonkeyPatch(), {}, step_cache.prepare_within
+    patch, planned, prepare = pytest.MonkeyPatch(), {}, step_cache.prepare
 
     def once(trace, how, *given):
         key = trace.fingerprint, how
@@ -241,7 +241,7 @@ def quickly():
             planned[key] = prepare(trace, how, *given)
         return planned[key]
 
-    patch.setattr(step_cache, "prepare_within", once)
+    patch.setattr(step_cache, "prepare", once)
     gc.collect()
     gc.freeze()
     try:

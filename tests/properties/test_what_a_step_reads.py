@@ -10,6 +10,7 @@ any more keeps its value.
 from __future__ import annotations
 
 import copy
+import tempfile
 import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, fields, replace
@@ -23,6 +24,7 @@ from support.layers_to_change import LAYERS, LOSSES, OF_VALUES, WEIGHT, Chain
 import ooctrain as oc
 from ooctrain import nn, optim
 from ooctrain.devices.interface import Debug
+from ooctrain.devices.spill import as_spill
 from ooctrain.engine.clip import ClipEach
 from ooctrain.errors import OoctrainError
 from ooctrain.testing.thread_ranks import lone_rank
@@ -118,7 +120,7 @@ BY_NAME: dict[str, Callable[[Any, Any], Any]] = {
     "reduction": lambda owner, old: "sum", "ignore_index": lambda owner, old: 2,
     "model": lambda owner, old: world("Dropout").model,
     "loss": lambda owner, old: nn.CrossEntropyLoss(label_smoothing=0.2),
-    "optimizer": lambda owner, old: optim.Adam(old.param_groups[0]["params"], lr=0.02),
+    "optimizer": lambda owner, old: other_optimizer(old),
     "clip": lambda owner, old: ClipEach(1e-3), "conv_algorithm": lambda owner, old: "im2col",
     "accumulate": lambda owner, old: 2, "param_groups": lambda owner, old: one_less(old),
     "state": lambda owner, old: {}, "steps": lambda owner, old: {},
@@ -136,6 +138,8 @@ BY_NAME: dict[str, Callable[[Any, Any], Any]] = {
     "tiling": lambda owner, old: "bands:2", "ranks": lambda owner, old: lone_rank(),
     "settings": lambda owner, old: replace(old, seed=9, planner="naive"),
     "defaults": lambda owner, old: {**old, "lr": 7.0},
+    "memory": lambda owner, old: "3GiB", "recompute_scale_factor": lambda owner, old: True,
+    "spill": lambda owner, old: as_spill(tempfile.gettempdir()),
 }  # fmt: skip
 #: the same for what no name is known of
 BY_TYPE: dict[type, Callable[[Any, Any], Any]] = {
@@ -153,6 +157,13 @@ def other_layer(old: nn.Module) -> nn.Module:
         return nn.Tanh()
     new = copy.deepcopy(old)
     new.load_state_dict({name: value * 1.5 for name, value in state.items()})
+    return new
+
+
+def other_optimizer(old: optim.Optimizer) -> optim.Optimizer:
+    """One with the same parameters, and with what a schedule keeps in their group."""
+    new = optim.Adam(old.param_groups[0]["params"], lr=0.02)
+    new.param_groups[0] = {**old.param_groups[0], **new.param_groups[0]}
     return new
 
 

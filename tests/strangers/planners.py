@@ -16,7 +16,7 @@ from ooctrain.sched.planning.planner import (
     make_plan,
     writer_with_resident_parameters,
 )
-from ooctrain.sched.schedule import BYTES, SwapOut
+from ooctrain.sched.schedule import SwapOut
 
 NEVER = 10**9
 
@@ -26,16 +26,14 @@ class Farthest:
 
     name = "farthest"
 
-    def plan(
-        self, trace, budget_bytes, machine, *, granule=BYTES,
-        host_budget_bytes=None, seed=0, time_limit_s=None,
-    ):  # fmt: skip
+    def plan(self, question):
+        trace, budget_bytes, granule = question.trace, question.budget_bytes, question.granule
         least = self.least_bytes(trace, granule)
         writer = self.write(trace, max(least, budget_bytes), granule)
         if budget_bytes < least:
             raise infeasible(self.name, budget_bytes, least, writer.peak_call)
-        plan = make_plan(self.finish(writer), trace, machine)
-        check_host(self.name, plan, host_budget_bytes)
+        plan = make_plan(self.finish(writer), trace, question.machine)
+        check_host(self.name, plan, question.host_budget_bytes)
         return plan
 
     def least_bytes(self, trace, granule):

@@ -29,11 +29,12 @@ from ooctrain.sched.planners.combined import Combined
 from ooctrain.sched.planners.dtr import Dtr
 from ooctrain.sched.planners.naive import Naive
 from ooctrain.sched.planners.window import SlidingWindow
+from ooctrain.sched.planning.question import Question
 
 OWN = """
 class Mine:
     name = "mine"
-    def plan(self, trace, budget_bytes, machine, **rest):
+    def plan(self, question):
         return {}["nothing"]
 
 def rewritten(trace):
@@ -168,8 +169,8 @@ class Mine:
 
     name = "mine"
 
-    def plan(self, trace: oc.Trace, budget_bytes: int, machine: object, **_rest: object) -> oc.Plan:
-        raise KeyError(budget_bytes)
+    def plan(self, question: Question) -> oc.Plan:
+        raise KeyError(question.budget_bytes)
 
 
 def test_a_planner_of_ones_own_shows_its_exception() -> None:
@@ -207,9 +208,9 @@ from ooctrain.sched.planning.own_planner import infeasible
 
 class Fine:
     name = "fine"
-    def plan(self, trace, budget_bytes, machine, **rest):
-        found = get_planner("belady").plan(trace, budget_bytes, machine, **rest)
-        return self.of_many(found) if trace.variables[0].shape[0] > 8 else found
+    def plan(self, question):
+        found = get_planner("belady").plan(question)
+        return self.of_many(found) if question.trace.variables[0].shape[0] > 8 else found
     def of_many(self, found):
         return found
 

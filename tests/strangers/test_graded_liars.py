@@ -35,6 +35,7 @@ from ooctrain.course.measures import budget_bytes_of, granule_of, par_us, step_o
 from ooctrain.course.replays import addresses_given, extent_bytes, log_of
 from ooctrain.course.rubric import SAFETY, Replay, read_rubric
 from ooctrain.plugins import load_from_file
+from ooctrain.sched.planning.question import Question
 from ooctrain.step.presets import machine
 from ooctrain.testing.allocator_laws import LAWS as ALLOCATOR_LAWS
 from ooctrain.testing.allocator_laws import SAFETY as GRAVE
@@ -220,7 +221,12 @@ def test_par_is_no_slower_than_the_simplest_right_planner(name):
     exec(SIMPLEST[name], names)
     for part in read_rubric(ASSIGNMENTS / name).measures:
         plan = names["Solved"]().plan(
-            step_of(part), budget_bytes_of(part), machine(part.machine), granule=granule_of(part)
+            Question(
+                step_of(part),
+                budget_bytes_of(part),
+                machine(part.machine),
+                granule=granule_of(part),
+            )
         )
         ratio = plan.makespan_us / par_us(part)
         print(f"{name}, {part.model}, {part.budget}: {ratio:.3f} x par")

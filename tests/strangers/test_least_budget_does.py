@@ -16,8 +16,9 @@ import pytest
 import ooctrain as oc
 from ooctrain.cli import main
 from ooctrain.errors import DoesNotFit
-from ooctrain.execution.enough import enough
 from ooctrain.sched.planners.naive import Naive
+from ooctrain.sched.planners.superneurons import SuperNeurons
+from ooctrain.sched.planning.question import Question
 from ooctrain.sched.schedule import BYTES
 from ooctrain.testing.random_traces import random_machine, random_trace
 from ooctrain.units import Granule
@@ -47,14 +48,15 @@ def check(seed: int, *, allocators: bool) -> str:
     trace, budget, planner, more = random_question(random.Random(seed), allocators=allocators)
     try:
         oc.plan(trace, budget, planner, **more)
-    except DoesNotFit:
-        return "does not fit"
-    except oc.Infeasible as refusal:
-        least = refusal.minimum_bytes
+    except (oc.Infeasible, DoesNotFit) as refusal:
+        least, of_slab = refusal.minimum_bytes, refusal.needs == "host"
     else:
         return "plan"
     if not least:
         return "none known"
+    if of_slab:
+        oc.plan(trace, budget, planner, **{**more, "host_budget": least})
+        return "slab does"
     plan = oc.plan(trace, least, planner, **more)
     assert plan.peak_bytes <= least
     oc.verify(plan, trace, least)
@@ -123,16 +125,36 @@ def test_a_question_with_an_answer_is_asked_once(monkeypatch: pytest.MonkeyPatch
     assert len(asked) == 1
 
 
+class InTurns:
+    """Has a plan at every seventh budget, some of them, and remembers which were tried."""
+
+    name = "in-turns"
+
+    def __init__(self, like: int):
+        self.like, self.tried = like, dict[int, bool]()
+
+    def plan(self, question: Question) -> oc.Plan:
+        does = question.budget_bytes % 7 == self.like % 7
+        self.tried[question.budget_bytes] = False
+        if not does:
+            raise oc.Infeasible("no", minimum_bytes=11)
+        plan = SuperNeurons().plan(question)
+        self.tried[question.budget_bytes] = True
+        return plan
+
+
 def test_what_lies_between_two_tries_is_not_guessed() -> None:
     """Budgets that do and do not, in turns: the answer is one of those that were tried and did."""
-    tried: dict[int, bool] = {}
-
-    def ask(budget: int) -> None:
-        tried[budget] = budget % 7 == 3 and budget > 40
-        if not tried[budget]:
-            raise oc.Infeasible("no", minimum_bytes=budget)
-
-    found = enough(oc.Infeasible("no", minimum_bytes=11), ask, "1", lambda: 703, "some")
-    assert tried[found.minimum_bytes]
-    none = enough(oc.Infeasible("no", minimum_bytes=11), ask, "1", lambda: 704, "some")
-    assert none.minimum_bytes == 0
+    trace = random_trace(random.Random(2), calls=6, max_bytes=300)
+    peak = oc.trace_peak_bytes(trace)
+    for like in (peak, peak + 1):
+        planner = InTurns(like)
+        with pytest.raises(oc.Infeasible) as refused:
+            oc.plan(trace, 1 + like % 7 + 1, planner, rewrites=(), host_budget=0)
+        least = refused.value.minimum_bytes
+        if like == peak:
+            assert least is not None
+            assert planner.tried[least]
+        else:
+            assert least is None, "neither what is named nor the in-core peak does"
+            assert refused.value.needs == "host"

@@ -93,6 +93,15 @@ class OfTheClass:
     weight = WEIGHT
 
 
+class Meta(type):
+    weight = WEIGHT
+
+
+def of_a_metaclass():
+    """A class whose attribute is that of its own class."""
+    return type("OwnMeta", (Meta,), {"__module__": __name__})("Made", (), {})
+
+
 @dataclass
 class Data:
     weight: float = WEIGHT
@@ -129,6 +138,8 @@ HELD = {
         Property, lambda self: self.held.weight, lambda one: setattr(one, "epoch", 3)),
     "an attribute of the class": (
         OfTheClass, lambda self: self.held.weight, set_weight),
+    "an attribute of the metaclass": (
+        of_a_metaclass, lambda self: self.held.weight, lambda one: set_weight(type(one))),
     "a dataclass": (Data, lambda self: self.held.weight, set_weight),
     "a list within a dictionary": (
         Data, lambda self: self.held.table["a"][0], lambda one: one.table["a"].__setitem__(0, 2.0)),
@@ -581,7 +592,8 @@ def test_draws_of_other_threads_are_nobodys_business():
     thread = threading.Thread(target=augment)
     thread.start()
     try:
-        with trainer(net(lambda self: 1.0)) as t:
+        # It sleeps, so that the thread surely draws meanwhile.
+        with trainer(net(lambda self: time.sleep(0.01) or 1.0)) as t:
             assert len(t.fit([batch(rows) for rows in (2, 3, 4)])) == 3
     finally:
         ended.set()

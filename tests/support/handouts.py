@@ -11,11 +11,11 @@ SOLUTION = '''
 class Solved(Lru):
     """Evicts."""
 
-    def plan(self, trace, budget_bytes, machine, *, granule=BYTES, **rest):
-        least = self.write(trace, 0, granule)
+    def plan(self, question):
+        least, budget_bytes = self.write(question.trace, 0, question.granule), question.budget_bytes
         if least.peak_bytes > budget_bytes:
             raise infeasible(self.name, budget_bytes, least.peak_bytes, least.peak_call)
-        return super().plan(trace, budget_bytes, machine, granule=granule, **rest)
+        return super().plan(question)
 
     def write(self, trace, budget_bytes, granule):
         writer, recent = writer_with_resident_parameters(trace, granule), {}

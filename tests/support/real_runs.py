@@ -24,7 +24,8 @@ from ooctrain.devices.interface import Debug
 from ooctrain.engine.autograd import manual_seed
 from ooctrain.engine.module import Module
 from ooctrain.errors import Infeasible
-from ooctrain.execution.prepare import PreparedStep, prepare
+from ooctrain.execution.fit import prepare
+from ooctrain.execution.prepared_step import PreparedStep
 from ooctrain.execution.settings import Settings
 from ooctrain.models import build
 from ooctrain.sched.planners.registry import PLANNERS

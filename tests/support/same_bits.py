@@ -14,7 +14,7 @@ import numpy as np
 
 from ooctrain.devices.cpu.host_vm import whole_pages
 from ooctrain.engine.incore import run_trace
-from ooctrain.execution.prepare import PreparedStep
+from ooctrain.execution.prepared_step import PreparedStep
 from ooctrain.execution.sessions import input_values, open_session
 from ooctrain.execution.settings import Settings
 from ooctrain.step.blocks import put_together

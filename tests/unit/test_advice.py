@@ -30,9 +30,10 @@ class Crooked(KeepAll):
     def __init__(self, power: float, step_bytes: int) -> None:
         self.power, self.step_bytes, self.asked = power, step_bytes, 0
 
-    def plan(self, trace, budget_bytes, machine, **options):
+    def plan(self, question):
+        trace, budget_bytes = question.trace, question.budget_bytes
         self.asked += 1
-        plan = super().plan(trace, 1 << 40, machine, **options)
+        plan = super().plan(replace(question, budget_bytes=1 << 40))
         needs = plan.peak_bytes * images(trace) ** self.power
         needs = math.ceil(needs / self.step_bytes) * self.step_bytes
         if needs > budget_bytes:

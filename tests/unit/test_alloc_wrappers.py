@@ -31,7 +31,7 @@ from ooctrain.devices.cpu.device import CpuDevice
 from ooctrain.engine.incore import initial_values
 from ooctrain.errors import ConfigError, InvalidFree, OutOfDeviceMemory, PlanMismatch
 from ooctrain.execution.executor import Session, host_extent_bytes
-from ooctrain.execution.prepare import prepare
+from ooctrain.execution.fit import prepare
 from ooctrain.execution.sessions import input_values
 from ooctrain.execution.settings import Settings
 from ooctrain.step.chain import chain

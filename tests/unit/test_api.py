@@ -9,7 +9,7 @@ import pytest
 
 import ooctrain as oc
 from ooctrain.errors import ConfigError, Infeasible, PlanMismatch, ShapeError
-from ooctrain.execution.prepare import prepare
+from ooctrain.execution.fit import prepare
 from ooctrain.execution.settings import Settings
 from ooctrain.testing import check_allocator, check_planner
 
@@ -169,7 +169,7 @@ class Nothing:
 
     name = "nothing"
 
-    def plan(self, *arguments, **options):
+    def plan(self, question):
         return None
 
 

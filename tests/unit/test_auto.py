@@ -1,4 +1,4 @@
-"""`auto`: what it asks others, and what it makes of their answers."""
+"""`auto`: its tables, what runs in them, and what it makes of the plans."""
 
 from __future__ import annotations
 
@@ -10,11 +10,28 @@ from support.quick import quick
 import ooctrain as oc
 from ooctrain.rewrite import apply_rewrites
 from ooctrain.sched.budget import trace_peak_bytes
-from ooctrain.sched.planners import auto, poll
-from ooctrain.sched.planners.auto import Auto
+from ooctrain.sched.planners import auto
+from ooctrain.sched.planners.auto import (
+    CHUNK_BYTES,
+    IN_CORE,
+    QUICK,
+    THOROUGH,
+    Auto,
+    AutoStage,
+    Race,
+    no_other_planners,
+)
 from ooctrain.sched.planners.belady import Belady
+from ooctrain.sched.planners.combined import Combined
 from ooctrain.sched.planners.dtr import Dtr
-from ooctrain.sched.planners.poll import CHUNK_BYTES
+from ooctrain.sched.planners.keep_all import KeepAll
+from ooctrain.sched.planners.naive import Naive
+from ooctrain.sched.planners.portfolio import Portfolio, Turn
+from ooctrain.sched.planners.registry import PLANNERS
+from ooctrain.sched.planners.window import SlidingWindow
+from ooctrain.sched.planning.effort import Effort
+from ooctrain.sched.planning.planner import infeasible
+from ooctrain.sched.planning.question import Question
 from ooctrain.sched.schedule import SwapOut
 from ooctrain.step.machine import Machine
 from ooctrain.step.presets import TYPICAL_DISK, machine, on_disk
@@ -24,32 +41,25 @@ MACHINE = Machine("m", 1, 1, link_bytes_per_us=300, link="duplex")
 CHAIN = oc.chain([300 << 10] * 9, [300 << 10] * 9, [400] * 8, [600] * 8, [0] * 8, [0] * 8)
 
 
-def near_is(monkeypatch, factor):
-    """`auto` and its poll take plans for as good that are within this factor of each other."""
-    for module in (auto, poll):
-        monkeypatch.setattr(module, "NEAR", factor)
-
-
 @pytest.fixture
 def answers(monkeypatch):
-    """[(granule in which `belady` is asked, its plan)]; nobody else moves parts."""
-    found = []
+    """[(granule in which `belady` plans, its plan)]; no other planner moves parts."""
+    found, plan_of = [], Belady.plan
 
-    class Noted(Belady):
-        def plan(self, *given, granule, **options):
-            plan = super().plan(*given, granule=granule, **options)
-            found.append((granule, plan))
-            return plan
+    def noted(planner, question):
+        plan = plan_of(planner, question)
+        found.append((question.granule, plan))
+        return plan
 
-    monkeypatch.setattr(auto, "Belady", Noted)
-    near_is(monkeypatch, 100.0)  # so that it does not search
+    monkeypatch.setattr(Belady, "plan", noted)
+    monkeypatch.setattr(auto, "NEAR", 100.0)  # so that it does not search
     monkeypatch.setattr(auto, "MOST_CALLS_QUICK", 0)  # nor take a list that computes again
     return found
 
 
 def test_parts_are_moved_in_whole_chunks(answers):
-    """An allocator maps chunks; the plan is counted in the granule of whoever asks."""
-    plan = Auto().plan(CHAIN, 1600 << 10, MACHINE, granule=Granule(512))
+    """An allocator maps chunks; the plan is counted in the granule of the question."""
+    plan = Auto().plan(Question(CHAIN, 1600 << 10, MACHINE, granule=Granule(512)))
     ((granule, answer),) = answers
     assert granule == Granule(CHUNK_BYTES)
     moved = [move for move in answer.schedule if isinstance(move, SwapOut)]
@@ -59,10 +69,131 @@ def test_parts_are_moved_in_whole_chunks(answers):
     assert plan.schedule.granule == Granule(512)
 
 
-def test_whole_variables_are_counted_as_they_are_asked_for(answers):
+def test_whole_variables_are_counted_as_the_question_does(answers):
     whole = Granule(512, ranges=False)
-    Auto().plan(CHAIN, 1600 << 10, MACHINE, granule=whole)
+    Auto().plan(Question(CHAIN, 1600 << 10, MACHINE, granule=whole))
     assert [granule for granule, _ in answers] == [whole]
+
+
+# The tables
+
+
+class Takes:
+    """A planner whose plans take a given time; it notes its questions."""
+
+    def __init__(self, name, us, need_bytes=0):
+        self.name, self.us, self.need_bytes, self.asked = name, us, need_bytes, []
+
+    def plan(self, question):
+        self.asked.append(question)
+        if question.budget_bytes < self.need_bytes:
+            raise infeasible(self.name, question.budget_bytes, self.need_bytes, "")
+        plan = KeepAll().plan(replace(question, budget_bytes=1 << 40))
+        return replace(plan, makespan_us=self.us)
+
+
+BUDGET = 1600 << 10
+
+
+def race(**asked):
+    question = Question(CHAIN, BUDGET, MACHINE, Granule(512), **asked)
+    return Race(Portfolio(question), no_other_planners)
+
+
+def turns_of(*planners):
+    return lambda _race: map(Turn, planners)
+
+
+def test_a_stage_runs_where_its_condition_holds_when_its_turn_comes():
+    first, second, never = Takes("first", 9e9), Takes("second", 8e9), Takes("never", 1.0)
+    running = race()
+    running.run((
+        AutoStage("", turns_of(never), when=lambda race: race.found),
+        AutoStage("", turns_of(first)),
+        AutoStage("", turns_of(second), when=lambda race: race.found),
+    ))  # fmt: skip
+    assert [len(planner.asked) for planner in (never, first, second)] == [0, 1, 1]
+    assert running.portfolio.chosen == "second"
+
+
+@pytest.mark.parametrize(("until_near", "runs"), [(True, [1, 1, 0]), (False, [1, 1, 1])])
+def test_the_rest_of_a_stage_may_be_left_out_once_a_plan_is_near(until_near, runs):
+    running = race()
+    near_us, far_us = 0.99 * running.near_us, 2 * running.near_us
+    planners = Takes("far", far_us), Takes("near", near_us), Takes("rest", far_us)
+    running.run((AutoStage("", turns_of(*planners), until_near=until_near),))
+    assert [len(planner.asked) for planner in planners] == runs
+    assert running.near
+
+
+def test_a_rewritten_step_is_worth_its_planning_where_what_is_known_is_far():
+    running = race()
+    bound_us = running.near_us / auto.NEAR
+    assert running.far
+    running.run((AutoStage("", turns_of(Takes("far", 1.11 * bound_us))),))
+    assert running.far
+    running.run((AutoStage("", turns_of(Takes("less", 1.09 * bound_us))),))
+    assert not running.far
+
+
+def rows():
+    """The turns of all stages, for a short step."""
+    running = race()
+    return [turn for stage in (*IN_CORE, *QUICK, *THOROUGH) for turn in stage.turns(running)]
+
+
+def test_what_moves_parts_plans_in_whole_chunks_or_has_to_gain():
+    """So that plans can be executed with the default allocator, wherever they are as fast."""
+    moving = [turn for turn in rows() if isinstance(turn.planner, Belady | Combined)]
+    assert len(moving) >= 3
+    for turn in moving:
+        asked = turn.question
+        in_chunks = asked is not None and asked.granule == Granule(CHUNK_BYTES)
+        assert in_chunks or turn.gain == auto.NEAR
+    # Of the others each is asked the question itself, so that its refusal counts.
+    others = [turn for turn in rows() if not isinstance(turn.planner, Belady | Combined)]
+    assert all(turn.question is None for turn in others)
+
+
+#: Planners without a row of their own: {name: why}.
+NO_ROW = {
+    "auto": "itself", "keep-all": "runs before the tables",
+    "greedy": "`dynprog` solves exactly what it rounds", "lms": "a point of `lms-grid`",
+    "lms-auto": "a point of `lms-grid`", "vdnn-all": "one of the two that `vdnn` compares",
+    "vdnn-conv": "the other one",
+}  # fmt: skip
+
+
+def test_in_a_short_step_every_planner_that_keeps_the_step_has_a_row():
+    assert {turn.planner.name for turn in rows()} == {*PLANNERS} - {*NO_ROW}
+    assert all(stage.why for stage in (*IN_CORE, *QUICK, *THOROUGH))
+
+
+def test_a_share_of_the_time_is_left_to_the_search(monkeypatch):
+    """Those before it stop sooner; the search, and what follows, have all that is left."""
+    left_s = {}
+
+    def noted(kind):
+        plan_of = kind.plan
+
+        def plan(planner, question):
+            left_s.setdefault(kind, question.effort.deadline.left_s())
+            return plan_of(planner, question)
+
+        monkeypatch.setattr(kind, "plan", plan)
+
+    for kind in (SlidingWindow, Combined, Naive):
+        noted(kind)
+    limit_s = 1000.0
+    asked = Question(
+        CHAIN, BUDGET, MACHINE, Granule(512, ranges=False), effort=Effort.within(limit_s, 50)
+    )
+    monkeypatch.setattr(auto, "NEAR", 1e-3)
+    monkeypatch.setattr(auto, "SHORT_STEP", 0)
+    monkeypatch.setattr(auto, "LONG_STEP", 0)
+    Auto().plan(asked)
+    until_search_s = (1 - auto.SEARCH_SHARE) * limit_s
+    assert left_s[SlidingWindow] <= until_search_s < min(left_s[Combined], left_s[Naive])
 
 
 @pytest.mark.parametrize("share", quick(["60%", "80%"], 0))
@@ -93,27 +224,35 @@ def test_bands_are_tried_where_no_list_comes_near_what_one_might_reach():
         found = oc.plan(trace, budget, planner=planner, machine=on_disk(quick), evaluations=1000)
         return found.makespan_us
 
-    assert step_us("auto") <= poll.NEAR * step_us("banded")
+    assert step_us("auto") <= auto.NEAR * step_us("banded")
 
 
 def test_in_long_steps_near_is_enough(monkeypatch):
     """`dtr` takes longer than the steps that it saves time in."""
-    asked = []
+    asked, plan_of = [], Dtr.plan
 
-    class Noted(Dtr):
-        def plan(self, *given, **options):
-            asked.append(given)
-            return super().plan(*given, **options)
+    def noted(planner, question):
+        asked.append(question)
+        return plan_of(planner, question)
 
-    monkeypatch.setattr(auto, "Dtr", Noted)
-    near_is(monkeypatch, 100.0)
+    monkeypatch.setattr(Dtr, "plan", noted)
+    monkeypatch.setattr(auto, "NEAR", 100.0)
     for most in (len(CHAIN.calls), len(CHAIN.calls) - 1):
         monkeypatch.setattr(auto, "MOST_CALLS_QUICK", most)
-        Auto().plan(CHAIN, 1600 << 10, MACHINE, granule=Granule(512))
+        Auto().plan(Question(CHAIN, 1600 << 10, MACHINE, granule=Granule(512)))
     assert len(asked) == 1
 
 
-@pytest.mark.parametrize("own", [None, 7])
-def test_who_was_given_no_number_of_evaluations_takes_the_one_of_whoever_asks(own):
-    assert Auto(evaluations=own).with_evaluations(30)._evaluations == (own or 30)
-    assert Auto(evaluations=own)._evaluations == own
+@pytest.mark.parametrize(("own", "number"), [(None, 30), (7, 7), (0, 0)])
+def test_its_own_number_of_evaluations_counts_before_the_question_s(monkeypatch, own, number):
+    asked = []
+
+    def noted(planner, question):
+        asked.append(question.effort.evaluations)
+        raise infeasible("combined", question.budget_bytes, question.budget_bytes + 1, "")
+
+    monkeypatch.setattr(Combined, "plan", noted)
+    monkeypatch.setattr(auto, "NEAR", 1e-3)
+    whole = Granule(512, ranges=False)
+    Auto(evaluations=own).plan(Question(CHAIN, BUDGET, MACHINE, whole, effort=Effort(30)))
+    assert set(asked) == {number}

@@ -36,6 +36,7 @@ from ooctrain.sched.budget import lasting_bytes, trace_minimum_bytes, trace_peak
 from ooctrain.sched.planners import registry
 from ooctrain.sched.planners.auto import Auto
 from ooctrain.sched.planners.naive import Naive
+from ooctrain.sched.planning.effort import Effort
 from ooctrain.sched.planning.question import Question
 from ooctrain.sched.schedule import BYTES
 from ooctrain.step.machine import call_durations_ns
@@ -129,7 +130,7 @@ def asked_for(monkeypatch: pytest.MonkeyPatch, budget_bytes: int, trace: Trace) 
         return tiled_as_offered(step, offer)
 
     monkeypatch.setattr(banded, "tiled_as_offered", noted)
-    Banded().plan(trace, budget_bytes, rtx2080ti())
+    Banded().plan(Question(trace, budget_bytes, rtx2080ti()))
     return written
 
 
@@ -271,13 +272,13 @@ def test_its_minimum_is_the_same_whatever_was_asked_where_parameters_move() -> N
     banded, least = Banded(untiled=False), set()
     for asked in (1000, 20_000, 29_000):
         with pytest.raises(oc.Infeasible) as refused:
-            banded.plan(trace, asked, v100_pcie())
+            banded.plan(Question(trace, asked, v100_pcie()))
         least.add(refused.value.minimum_bytes)
     (named,) = least
-    plan = banded.plan(trace, named, v100_pcie())
+    plan = banded.plan(Question(trace, named, v100_pcie()))
     assert plan.peak_bytes <= named < trace_minimum_bytes(plan.trace)
     with pytest.raises(oc.Infeasible) as again:
-        banded.plan(trace, named - 1, v100_pcie())
+        banded.plan(Question(trace, named - 1, v100_pcie()))
     assert again.value.minimum_bytes == named
 
 
@@ -285,11 +286,11 @@ def test_its_minimum_is_its_minimum() -> None:
     _, trace = step(16)
     banded = Banded()
     with pytest.raises(oc.Infeasible, match="least of any tiling") as refused:
-        banded.plan(trace, 1, v100_pcie())
+        banded.plan(Question(trace, 1, v100_pcie()))
     least = refused.value.minimum_bytes
-    assert banded.plan(trace, least, v100_pcie()).peak_bytes <= least
+    assert banded.plan(Question(trace, least, v100_pcie())).peak_bytes <= least
     with pytest.raises(oc.Infeasible) as again:
-        banded.plan(trace, least - 1, v100_pcie())
+        banded.plan(Question(trace, least - 1, v100_pcie()))
     assert again.value.minimum_bytes == least
     assert "a row rule" in str(again.value)
     assert "'10.fwd'" in str(again.value)
@@ -298,7 +299,7 @@ def test_its_minimum_is_its_minimum() -> None:
 def test_lists_by_another_planner() -> None:
     _, trace = step()
     plan = get_planner("banded:planner=naive").plan(
-        trace, trace_minimum_bytes(trace) * 3 // 4, v100_pcie()
+        Question(trace, trace_minimum_bytes(trace) * 3 // 4, v100_pcie())
     )
     assert plan.notes["lists_by"] == "naive"
     with pytest.raises(oc.errors.ConfigError, match="naiv"):
@@ -308,16 +309,16 @@ def test_lists_by_another_planner() -> None:
 def test_where_moving_takes_longer_than_running_again_prefix_has_the_fastest_list() -> None:
     _, trace = step(64)
     budget, where = trace_minimum_bytes(trace) * 6 // 5, cpu_generic()
-    both = Banded(untiled=False).plan(trace, budget, where)
+    both = Banded(untiled=False).plan(Question(trace, budget, where))
     assert both.notes["lists_by"] == "prefix"
-    alone = Banded("belady", untiled=False).plan(trace, budget, where)
+    alone = Banded("belady", untiled=False).plan(Question(trace, budget, where))
     assert both.makespan_us < alone.makespan_us
 
 
 def test_of_lists_that_are_as_fast_the_first_one_stays() -> None:
     """Where nothing has to be moved or run again, that of `belady`."""
     _, trace = step()
-    plan = Banded(untiled=False).plan(trace, 2 * trace_minimum_bytes(trace), v100_pcie())
+    plan = Banded(untiled=False).plan(Question(trace, 2 * trace_minimum_bytes(trace), v100_pcie()))
     assert plan.notes["lists_by"] == "belady"
 
 
@@ -335,7 +336,7 @@ def test_auto_asks_for_tilings_only_where_no_list_of_the_untiled_step_is_as_good
     assert not any(name.startswith(("bands", "tile")) for name in roomy.rewrites)
     budget = trace_minimum_bytes(trace) * 3 // 4
     with pytest.raises(oc.Infeasible):
-        Auto().plan(trace, budget, v100_pcie(), time_limit_s=0.1)
+        Auto().plan(Question(trace, budget, v100_pcie(), effort=Effort.within(0.1)))
     tiled = oc.plan(original, budget, machine="v100-pcie", time_limit_s=0.1)
     assert tiled.notes["planner"] == "auto"
     assert tiled.notes["chosen"] == "banded"
@@ -346,7 +347,7 @@ def test_nobody_is_asked_for_tilings_beside_a_list_that_may_be_as_good() -> None
     """Where the bound is as short as the calls; unless there is no list to be as good as."""
     trace = step()[1]
     question = Question(trace, trace_peak_bytes(trace), v100_pcie())
-    roomy = question.ask(Naive())
+    roomy = Naive().plan(question)
     assert [planner.name for planner in tilings(question, None)] == ["banded"]
     assert tilings(question, roomy) == ()
 
@@ -359,7 +360,7 @@ def test_names_of_the_composition() -> None:
 def test_a_step_without_images_has_nothing_to_tile() -> None:
     linear = oc.trace(nn.Sequential(nn.Linear(8, 8)), (2, 8), threads=1)
     assert not can_be_banded(linear)
-    assert Banded().plan(linear, 1 << 20, v100_pcie()).rewrites == ()
+    assert Banded().plan(Question(linear, 1 << 20, v100_pcie())).rewrites == ()
     assert [offer.rewrites for offer in offers_for(linear, v100_pcie(), untiled=False)] == [()]
 
 
@@ -379,8 +380,8 @@ def test_vgg16_at_1024_pixels_in_a_quarter_of_its_memory() -> None:
     """Untiled no planner fits; in bands the step takes 6 % longer than in core (docs/tiling.md)."""
     original = oc.trace(oc.models.build("vgg16", stem="cifar"), (1, 3, 1024, 1024), threads=2)
     trace = apply_rewrites(original, ("fuse", "share_storage"))
-    in_core = get_planner("keep-all").plan(trace, 1 << 40, v100_pcie())
-    plan = Banded().plan(trace, in_core.peak_bytes // 4, v100_pcie())
+    in_core = get_planner("keep-all").plan(Question(trace, 1 << 40, v100_pcie()))
+    plan = Banded().plan(Question(trace, in_core.peak_bytes // 4, v100_pcie()))
     assert plan.makespan_us / in_core.makespan_us < 1.07
 
 
@@ -391,13 +392,15 @@ def test_thirteen_thousand_calls_are_planned() -> None:
     """
     trace = convolutional_step("vgg16", 20480)
     where = rtx2080ti()
-    plan = Banded().plan(trace, where.device_bytes, where, host_budget_bytes=where.host_bytes)
+    plan = Banded().plan(
+        Question(trace, where.device_bytes, where, host_budget_bytes=where.host_bytes)
+    )
     assert {"bands", "bands_again"} <= {name.split(":")[0] for name in plan.rewrites}
     assert plan.makespan_us < 1.25 * sum(call_durations_ns(trace, where)) / 1000
     # As many calls were planned on the way; here they are in one list.
     tiled = apply_rewrites(trace, ("bands_again:80:0.0.fwd:0.30.fwd",))
     assert len(tiled.calls) > 12_900
-    get_planner("belady").plan(tiled, where.device_bytes, where)
+    get_planner("belady").plan(Question(tiled, where.device_bytes, where))
 
 
 def test_estimates_of_one_convolution_in_bands_by_hand() -> None:

@@ -10,6 +10,7 @@ import pytest
 
 from ooctrain.sched.bounds.closed import compute_us, lower_bound, per_call_link_us, proposition_3_us
 from ooctrain.sched.planners.registry import get_planner
+from ooctrain.sched.planning.question import Question
 from ooctrain.sched.schedule import LowerBound
 from ooctrain.step.chain import chain
 from ooctrain.step.machine import Machine
@@ -97,7 +98,7 @@ def test_no_planner_beats_the_bound_without_recomputation(link):
         machine = Machine("m", 1, 1, link_bytes_per_us=rng.choice([1, 2]), link=link)
         for budget_bytes in (30, 36, 42):
             bound = lower_bound(trace, budget_bytes, machine, recompute=False)
-            plan = get_planner("auto").plan(trace, budget_bytes, machine)
+            plan = get_planner("auto").plan(Question(trace, budget_bytes, machine))
             assert plan.makespan_us >= bound.makespan_us - 1e-6
             tight += plan.makespan_us == bound.makespan_us
     assert tight > 10

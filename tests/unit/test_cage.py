@@ -21,6 +21,7 @@ from ooctrain.course.interview import Interview, NoAnswer
 from ooctrain.course.isolation import GIVEN, LAYERS, PACKAGE, copy_interfaces, in_words
 from ooctrain.course.remote import AllocatorsOf, RemotePlanner
 from ooctrain.errors import ConfigError, Infeasible, OutOfDeviceMemory
+from ooctrain.sched.planning.question import Question
 from ooctrain.step.builder import TraceBuilder
 from ooctrain.step.machine import Machine, call_durations_ns
 from ooctrain.testing.check_allocator import find_failure
@@ -48,7 +49,7 @@ def submitted(folder, body, name="own.py"):
     lines = "\n".join(f"        {line}" for line in body.splitlines())
     path.write_text(
         "import os, sys, time\nfrom ooctrain.errors import Infeasible\n\n\nclass Mine:\n"
-        "    name = 'mine'\n\n    def plan(self, trace, budget, machine, **rest):\n"
+        "    name = 'mine'\n\n    def plan(self, question):\n"
         f"{lines}\n        raise Infeasible('no', minimum_bytes=1)\n"
     )
     return f"{path}:Mine"
@@ -58,7 +59,7 @@ def asked(submission, limit_s=20.0, allowed=LAYERS):
     """(the error that a planner raises, the layers that were in force)."""
     with Interview(submission, "planner", limit_s, allowed) as interview:
         try:
-            RemotePlanner(interview).plan(small_step(), 100, MACHINE)
+            RemotePlanner(interview).plan(Question(small_step(), 100, MACHINE))
         except Exception as error:
             return error, interview.applied
     raise AssertionError("it has a plan")
@@ -100,7 +101,7 @@ def test_what_is_given_holds_no_planner_and_no_allocator(tmp_path):
     text = "\n".join((tmp_path / "ooctrain" / name).read_text() for name in names)
     for planner in (PACKAGE / "sched" / "planners").glob("*.py"):
         assert f"planners/{planner.name}" not in {str(name) for name in names}
-    assert "def plan(\n        self, trace" in text, "the protocol is there"
+    assert "    def plan(self, question: Question)" in text, "the protocol is there"
     assert text.count("    def plan(") == 1, "and nothing that keeps it"
     asking = (tmp_path / "ooctrain" / "course" / "cage" / "serve_law.py").read_text()
     assert asking.count("    def allocate(") == 1, "which asks the arena in the other process"
@@ -110,13 +111,23 @@ def test_what_is_given_holds_no_planner_and_no_allocator(tmp_path):
 def test_errors_cross_over_as_what_they_are():
     error, _ = error_of(error_data(Infeasible("no", minimum_bytes=7, witness_call="f"), ""))
     assert isinstance(error, Infeasible)
-    assert (error.minimum_bytes, error.witness_call, error.what) == (7, "f", "no")
+    assert (error.minimum_bytes, error.needs, error.what) == (7, "device", "no")
+    assert error.witness_call == "f"
+    of_host = Infeasible("no", minimum_bytes=None, needs="host")
+    assert vars(error_of(error_data(of_host, ""))[0]) == vars(of_host)
     full = OutOfDeviceMemory("full", granted_bytes=3, largest_bytes=2, arena="|##|", where="x")
     error, _ = error_of(error_data(full, ""))
     assert isinstance(error, OutOfDeviceMemory)
     assert str(error) == str(full)
     assert isinstance(error_of(error_data(ConfigError("x", code="OOC-102"), ""))[0], ConfigError)
     assert repr(error_of(error_data(ZeroDivisionError("x"), ""))[0]) == "ZeroDivisionError('x')"
+
+
+@pytest.mark.parametrize("needs", ["device", "process", "", None])
+def test_only_too_small_a_host_excuses_a_refusal_that_names_no_budget(needs):
+    told = {"kind": "Infeasible", "what": "no", "minimum_bytes": None, "needs": needs}
+    assert type(error_of(told)[0]) is TypeError
+    assert error_of({**told, "needs": "host"})[0].minimum_bytes is None
 
 
 @pytest.mark.parametrize("kind", ["Exit", "Skipped", "SystemExit", "StopIteration", "eval", "", 3])
@@ -159,9 +170,9 @@ def test_an_honest_planner_keeps_the_laws_from_afar(tmp_path):
 def test_harm_to_its_input_is_told_by_its_law(tmp_path):
     path = tmp_path / "own.py"
     harm = (
-        "    def plan(self, trace, *rest, **more):\n"
-        "        object.__setattr__(trace.variables[0], 'name', 'mine')\n"
-        "        return super().plan(trace, *rest, **more)\n"
+        "    def plan(self, question):\n"
+        "        object.__setattr__(question.trace.variables[0], 'name', 'mine')\n"
+        "        return super().plan(question)\n"
     )
     path.write_text(f"{LRU_STUB}{SOLUTION}\n\nclass Mine(Solved):\n{harm}")
     with Interview(f"{path}:Mine", "planner", 60) as interview:
@@ -184,7 +195,7 @@ def test_an_honest_planner_works_in_any_cage(allowed, tmp_path):
     path = tmp_path / "own.py"
     path.write_text(LRU_STUB + SOLUTION)
     with Interview(f"{path}:Solved", "planner", 60, allowed) as interview:
-        plan = RemotePlanner(interview).plan(small_step(), 100, MACHINE)
+        plan = RemotePlanner(interview).plan(Question(small_step(), 100, MACHINE))
         applied = interview.applied
     assert plan.makespan_us > 0
     assert {"limits", "subreaper"} <= set(applied) <= {"limits", "subreaper", *allowed}
@@ -254,7 +265,7 @@ def test_a_daemon_ends_with_the_question_where_no_layer_forbids_it(tmp_path):
         submitted(tmp_path, DAEMON.format(path=str(path)).strip()), "planner", 20, frozenset()
     ) as interview:
         with pytest.raises(Infeasible):
-            RemotePlanner(interview).plan(small_step(), 100, MACHINE)
+            RemotePlanner(interview).plan(Question(small_step(), 100, MACHINE))
         daemon = int(read_when_there(path))
         assert is_running(daemon)
     assert not is_running(daemon)
@@ -308,7 +319,7 @@ def test_nothing_is_left_of_a_session(tmp_path):
             planner = RemotePlanner(interview)
             folder = interview._process._folder.name
             with pytest.raises((Infeasible, NoAnswer)):
-                planner.plan(small_step(), 100, MACHINE)
+                planner.plan(Question(small_step(), 100, MACHINE))
         assert not os.path.exists(folder)
     assert len(os.listdir("/proc/self/fd")) == before
 
@@ -319,9 +330,9 @@ def test_one_that_ran_out_of_memory_is_asked_no_more_until_the_time_begins_again
         for _ in range(2):
             interview.begin()
             with pytest.raises(MemoryError):
-                planner.plan(small_step(), 100, MACHINE)
+                planner.plan(Question(small_step(), 100, MACHINE))
             with pytest.raises(NoAnswer, match="out of memory before: 4 GiB"):
-                planner.plan(small_step(), 100, MACHINE)
+                planner.plan(Question(small_step(), 100, MACHINE))
 
 
 def test_a_process_that_ended_is_asked_no_more_until_the_time_begins_again(tmp_path):
@@ -329,11 +340,11 @@ def test_a_process_that_ended_is_asked_no_more_until_the_time_begins_again(tmp_p
         planner = RemotePlanner(interview)
         for _ in range(3):
             with pytest.raises(NoAnswer, match="status 3"):
-                planner.plan(small_step(), 100, MACHINE)
+                planner.plan(Question(small_step(), 100, MACHINE))
         assert interview.processes == 1
         interview.begin()
         with pytest.raises(NoAnswer, match="status 3"):
-            planner.plan(small_step(), 100, MACHINE)
+            planner.plan(Question(small_step(), 100, MACHINE))
         assert interview.processes == 2
 
 

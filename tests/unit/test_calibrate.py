@@ -25,6 +25,7 @@ from ooctrain.models import build
 from ooctrain.rewrite import apply_rewrites
 from ooctrain.sched.budget import resolve_budget
 from ooctrain.sched.planners.registry import get_planner
+from ooctrain.sched.planning.question import Question
 from ooctrain.sched.schedule import BYTES, Plan, Run, SwapIn, SwapOut
 from ooctrain.sched.simulate import simulate
 from ooctrain.sched.timeline import Timeline, TimelineEvent
@@ -52,7 +53,7 @@ def measured(of: Trace, call_us: float, gap_us: float, bytes_out: int = 0) -> Ti
 
 def test_calls_and_issue_add_up_to_the_measured_step():
     of = step()
-    plan = get_planner("keep-all").plan(of, MAX_BYTES, Machine("m", 1e3, 1e3, 1e3))
+    plan = get_planner("keep-all").plan(Question(of, MAX_BYTES, Machine("m", 1e3, 1e3, 1e3)))
     lines = [measured(of, call_us, 2.0) for call_us in (10.0, 30.0, 11.0)]
     profile = profile_of_steps(lines, of)
     assert set(profile) == {profile_key(call, of) for call in of.calls}
@@ -109,7 +110,7 @@ def swapping(alone: Machine) -> Plan:
     """A plan that swaps while calls run."""
     of = step()
     budget = resolve_budget(of, "25%", BYTES)
-    return get_planner("window").plan(of, budget, alone)
+    return get_planner("window").plan(Question(of, budget, alone))
 
 
 def as_measured(line: Timeline, plan: Plan, there: Machine) -> Timeline:
@@ -162,7 +163,7 @@ def test_the_pacing_found_is_the_one_that_was_there():
 
 def test_where_nothing_is_copied_nothing_is_fitted():
     alone, of = Machine("m", 1e3, 1e3, 500.0, link="duplex"), step()
-    plan = get_planner("keep-all").plan(of, MAX_BYTES, alone)
+    plan = get_planner("keep-all").plan(Question(of, MAX_BYTES, alone))
     ran = MeasuredRun(plan, [measured(of, 1e6, 0.0)], 100.0)
     assert with_disturbance(alone, ran) == alone
     assert pacing_us_of([ran], alone) == 0.0
@@ -174,7 +175,7 @@ def test_rates_and_latency_of_copies_are_those_of_synchronous_steps():
         link_in_bytes_per_us=300.0, issue_us=3.0,
     )  # fmt: skip
     of = step()
-    plan = get_planner("naive").plan(of, MAX_BYTES, there)
+    plan = get_planner("naive").plan(Question(of, MAX_BYTES, there))
     # What a device measures: a call without its issue, and a copy without its hand-over.
     line = simulate(plan.schedule, of, there)
     events = tuple(

@@ -55,16 +55,16 @@ def test_the_minimum_is_exact_on_a_network_and_every_larger_budget_has_a_plan():
     model = oc.models.build("resnet18", num_classes=10, stem="cifar")
     step = apply_rewrites(oc.trace(model, (128, 3, 32, 32)), ("fuse", "share_storage"))
     with pytest.raises(Infeasible) as refused:
-        Capuchin().plan(step, 0, PCIE)
+        Capuchin().plan(Question(step, 0, PCIE))
     least = refused.value.minimum_bytes
     assert refused.value.witness_call in {call.name for call in step.calls}
     with pytest.raises(Infeasible):
-        Capuchin().plan(step, least - 1, PCIE)
+        Capuchin().plan(Question(step, least - 1, PCIE))
     most = trace_peak_bytes(step, BYTES)
     for share in range(0, 101, 10):
         budget = least + (most - least) * share // 100
-        verify(Capuchin().plan(step, budget, PCIE), step, budget, PCIE)
-    plan = Capuchin().plan(step, most, PCIE)
+        verify(Capuchin().plan(Question(step, budget, PCIE)), step, budget, PCIE)
+    plan = Capuchin().plan(Question(step, most, PCIE))
     assert plan.notes["swapped"] == plan.notes["runs_again"] == 0
 
 
@@ -171,8 +171,8 @@ def test_what_can_be_hidden_is_swapped_and_only_then_something_runs_again(chain)
 def test_a_plan_that_only_swaps_what_is_hidden_costs_no_time(chain):
     fast = replace(PLAIN, link_bytes_per_us=100.0)
     most = trace_peak_bytes(chain, BYTES)
-    plan = Capuchin().plan(chain, most - 16, fast)
-    whole = Capuchin().plan(chain, most, fast)
+    plan = Capuchin().plan(Question(chain, most - 16, fast))
+    whole = Capuchin().plan(Question(chain, most, fast))
     assert plan.notes == {"swapped": 2, "runs_again": 0}
     assert plan.makespan_us == pytest.approx(whole.makespan_us)
 
@@ -181,7 +181,7 @@ def test_each_swapped_value_travels_once():
     """Several backward calls read a value one after the other; it leaves before the first alone."""
     model = oc.models.build("resnet18", num_classes=10, stem="cifar")
     step = apply_rewrites(oc.trace(model, (128, 3, 32, 32)), ("fuse", "share_storage"))
-    plan = Capuchin().plan(step, resolve_budget(step, "85%"), PCIE)
+    plan = Capuchin().plan(Question(step, resolve_budget(step, "85%"), PCIE))
     assert plan.notes["runs_again"] == 0
     listed = plan.schedule.instructions
     inputs = {v for v in step.initial if not step.variables[v].persistent}
@@ -195,12 +195,15 @@ def test_values_that_cannot_be_had_again_cost_more_than_any_copy(chain):
     x0 = chain.variable_by_name["x0"].id
     assert x0 not in policy.revivable
     assert all(policy.again_ns(var, ()) < math.inf for var in policy.revivable)
-    assert simulate(Capuchin().plan(chain, 10**6, PLAIN).schedule, chain, PLAIN).recompute_us == 0
+    assert (
+        simulate(Capuchin().plan(Question(chain, 10**6, PLAIN)).schedule, chain, PLAIN).recompute_us
+        == 0
+    )
 
 
 def test_a_step_of_a_few_bytes_has_a_plan_in_each_budget_from_its_least_on():
     step = oc.chain([3, 1, 6, 4, 4], [2, 1, 1, 1, 4], [5, 3, 1, 2], [17] * 4, [0] * 4, [0] * 4)
     with pytest.raises(Infeasible) as refused:
-        Capuchin().plan(step, 0, slow(20))
+        Capuchin().plan(Question(step, 0, slow(20)))
     for budget in range(refused.value.minimum_bytes, trace_peak_bytes(step, BYTES) + 1):
-        assert Capuchin().plan(step, budget, slow(20)).peak_bytes <= budget
+        assert Capuchin().plan(Question(step, budget, slow(20))).peak_bytes <= budget

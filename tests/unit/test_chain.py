@@ -12,6 +12,7 @@ from ooctrain.sched.budget import trace_peak_bytes
 from ooctrain.sched.planners.registry import get_planner
 from ooctrain.sched.planning.decisions import Decisions, Gap, possible_gaps, runs_once
 from ooctrain.sched.planning.lower import lower_timed
+from ooctrain.sched.planning.question import Question
 from ooctrain.step.chain import chain
 from ooctrain.step.machine import Machine, call_durations_ns
 
@@ -45,7 +46,7 @@ def test_in_core_it_takes_the_sum_of_times_and_the_papers_peak():
     for _ in range(30):
         given = random_chain(rng)
         trace = chain(**given)
-        plan = get_planner("keep-all").plan(trace, 10**6, UNIT)
+        plan = get_planner("keep-all").plan(Question(trace, 10**6, UNIT))
         assert plan.makespan_us == sum(given["u_forward"]) + sum(given["u_backward"])
         assert plan.peak_bytes == trace_peak_bytes(trace) == paper_peak(given)
 

@@ -18,6 +18,7 @@ from ooctrain.sched.planners.rotor import CostTable, Rotor
 from ooctrain.sched.planning.chain_runs import ChainStep, Kind, Lift
 from ooctrain.sched.planning.chain_view import chain_view
 from ooctrain.sched.planning.decisions import lives
+from ooctrain.sched.planning.question import Question
 from ooctrain.sched.schedule import BYTES, SwapOut
 from ooctrain.sched.verify import verify
 from ooctrain.step.builder import TraceBuilder
@@ -93,12 +94,15 @@ def test_planners_keep_the_laws(spec):
 def test_rotor_is_the_fastest_of_them(resnet, share):
     least, most = trace_minimum_bytes(resnet, BYTES), trace_peak_bytes(resnet, BYTES)
     budget = round(least + share * (most - least))
-    plan = Rotor().plan(resnet, budget, MACHINE)
+    plan = Rotor().plan(Question(resnet, budget, MACHINE))
     verify(plan, resnet, budget, MACHINE)
     assert not any(isinstance(i, SwapOut) for i in plan.schedule.instructions)
     for other in (ChenSqrt(), Revolve()):
         try:
-            assert plan.makespan_us <= other.plan(resnet, budget, MACHINE).makespan_us * 1.001
+            assert (
+                plan.makespan_us
+                <= other.plan(Question(resnet, budget, MACHINE)).makespan_us * 1.001
+            )
         except Infeasible:
             continue
 
@@ -121,7 +125,7 @@ def test_the_steps_of_rotor_take_what_its_table_says():
 def test_with_all_memory_nothing_runs_again(resnet):
     most = trace_peak_bytes(resnet, BYTES)
     for planner in (ChenSqrt(), Rotor()):
-        assert planner.plan(resnet, most, MACHINE).notes["runs_again"] == 0
+        assert planner.plan(Question(resnet, most, MACHINE)).notes["runs_again"] == 0
 
 
 def test_a_call_that_touches_no_value_of_the_chain_cuts_nothing():
@@ -164,9 +168,9 @@ def an_input_that_crosses_alone_cuts_nothing():
     assert len(chain_view(trace, machine)) == 1
     for name in ("greedy", "dynprog", "vdnn", "pofo", "rotor"):
         with pytest.raises(Infeasible) as refused:
-            get_planner(name).plan(trace, 0, machine)
+            get_planner(name).plan(Question(trace, 0, machine))
         least = refused.value.minimum_bytes
-        verify(get_planner(name).plan(trace, least, machine), trace, least, machine)
+        verify(get_planner(name).plan(Question(trace, least, machine)), trace, least, machine)
 
 
 def test_an_input_that_crosses_alone_cuts_nothing():

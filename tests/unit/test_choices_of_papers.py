@@ -12,12 +12,14 @@ from unit import test_swap_planners as SWAPS
 
 import ooctrain as oc
 from ooctrain.experiments.paper_001 import hybrid
-from ooctrain.sched.planners.hmms import Hmms, ends_of_offload, offloadable_storages
+from ooctrain.sched.planners.hmms import Hmms, ends_of_offload
 from ooctrain.sched.planners.lms import LevelGraph
 from ooctrain.sched.planners.registry import get_planner
 from ooctrain.sched.planners.tflms_hybrid import TflmsHybrid
 from ooctrain.sched.planners.window import SlidingWindow
 from ooctrain.sched.planning.chain_view import chain_view
+from ooctrain.sched.planning.offloadable import offloadable_storages
+from ooctrain.sched.planning.question import Question
 from ooctrain.sched.planning.rematerialise import segments
 from ooctrain.sched.schedule import Run, SwapIn, SwapOut
 from ooctrain.step.builder import TraceBuilder
@@ -47,7 +49,7 @@ def test_the_window_ends_with_the_variable_that_fills_one_and_a_half_budgets():
     """At f the window holds x, a, b, c, d, y: 60 bytes, of a budget of 40; z is the eighth."""
     trace = LISTS.step("f: x -> a", "g: a -> b", "h: b -> c", "k: c -> d", "l: d y -> e",
                        "m: e z -> q")  # fmt: skip
-    plan = SlidingWindow().plan(trace, 40, MACHINE)
+    plan = SlidingWindow().plan(Question(trace, 40, MACHINE))
     assert SWAPS.listed(plan, Run, SwapIn) == [
         "in x", "in y", "run f", "run g", "in z", "run h", "run k", "run l", "run m",
     ]  # fmt: skip
@@ -56,7 +58,7 @@ def test_the_window_ends_with_the_variable_that_fills_one_and_a_half_budgets():
 def test_the_prefetch_that_entered_the_window_last_gives_way_first():
     """g needs 80 bytes of 90: y may come before it, z may not."""
     trace = LISTS.step("f: x -> a", "g: a -> b 60", "h: b y -> c", "k: c z -> d")
-    plan = SlidingWindow(size=3).plan(trace, 90, MACHINE)
+    plan = SlidingWindow(size=3).plan(Question(trace, 90, MACHINE))
     words = SWAPS.listed(plan, Run, SwapIn)
     assert words.index("in y") < words.index("run g") < words.index("in z")
 
@@ -88,7 +90,7 @@ def test_memory_is_cut_into_500_slots():
     chain = oc.chain([800] * 14, [0] * 14, [2] * 13, [3] * 13, [0] * 13, [0] * 13)
     view = chain_view(chain, SWAPS.SHARED)
     assert len(view) > 11
-    plan = get_planner("dynprog").plan(chain, 6000, SWAPS.SHARED)
+    plan = get_planner("dynprog").plan(Question(chain, 6000, SWAPS.SHARED))
     assert plan.notes["slot_bytes"] == (6000 - view.pinned_bytes) / 500
 
 
@@ -99,7 +101,7 @@ READ_TWICE = SWAPS.step("f1: x -> a", "f2: a -> b", "f3: b a -> c", "f4: c x -> 
 def test_a_value_leaves_with_its_last_forward_reader():
     found = {READ_TWICE.variables[s.var].name: s for s in offloadable_storages(READ_TWICE)}
     assert (found["a"].leaves_with, found["a"].needed_by) == (2, 4)
-    plan = Hmms(ratio=1.0).plan(READ_TWICE, SWAPS.LARGE, MACHINE)
+    plan = Hmms(ratio=1.0).plan(Question(READ_TWICE, SWAPS.LARGE, MACHINE))
     words = SWAPS.listed(plan, Run, SwapOut)
     assert words[words.index("out a") + 1] == "run f3"
 
@@ -122,8 +124,8 @@ def test_ratios_are_tried_in_steps_of_a_twentieth():
     backward = [f"b{i}: v{i} g{i + 1} -> g{i}" for i in range(20, 0, -1)]
     trace = SWAPS.step(*forward, "b21: v21 -> g21", *backward)
     machine = oc.Machine("slow", 1, 1, link_bytes_per_us=0.25, link="duplex")
-    in_core = Hmms(ratio=0.0).plan(trace, SWAPS.LARGE, machine).peak_bytes
-    plan = Hmms().plan(trace, in_core - 10, machine)
+    in_core = Hmms(ratio=0.0).plan(Question(trace, SWAPS.LARGE, machine)).peak_bytes
+    plan = Hmms().plan(Question(trace, in_core - 10, machine))
     assert plan.notes["ratio"] == 0.1
 
 

@@ -253,9 +253,7 @@ def test_garbage_is_collected_again_after_a_command_is_loaded(run, monkeypatch):
     assert (seen, gc.isenabled()) == ([False], True)
 
 
-@pytest.mark.parametrize(
-    ("command", "asks"), [("plan", "plan_or_enough"), ("simulate", "make_plan")]
-)
+@pytest.mark.parametrize(("command", "asks"), [("plan", "exactly"), ("simulate", "make_plan")])
 def test_the_numbers_of_a_command_that_is_interrupted_say_so(
     run, tmp_path, monkeypatch, command, asks
 ):
@@ -275,12 +273,12 @@ from ooctrain.sched.planners.keep_all import KeepAll
 class Divides:
     name = "divides"
 
-    def plan(self, *given, **options):
+    def plan(self, question):
         return 1 / 0
 
 class Changes(KeepAll):
-    def plan(self, trace, *given, **options):
-        trace.calls = ()
+    def plan(self, question):
+        question.trace.calls = ()
 
 class Starts:
     def __init__(self, *given):

@@ -29,6 +29,7 @@ from ooctrain.sched.bounds.lp_bound import fluid_bound
 from ooctrain.sched.budget import trace_minimum_bytes, trace_peak_bytes
 from ooctrain.sched.planners.registry import get_planner
 from ooctrain.sched.planning.planner import call_need_bytes
+from ooctrain.sched.planning.question import Question
 from ooctrain.sched.schedule import BYTES
 from ooctrain.step.presets import machine
 
@@ -51,7 +52,7 @@ def test_a_row_says_what_trace_planner_and_bound_say():
     step = step_trace("lenet", 16, None)
     least, most = trace_minimum_bytes(step, BYTES), trace_peak_bytes(step, BYTES)
     budget = least + round(0.3 * (most - least))
-    plan = get_planner("belady").plan(step, budget, machine("v100-pcie"))
+    plan = get_planner("belady").plan(Question(step, budget, machine("v100-pcie")))
     bound = fluid_bound(step, budget, machine("v100-pcie"))
     assert (row.budget_bytes, row.trace_minimum_bytes) == (budget, least)
     assert row.budget_fraction == pytest.approx(0.3, abs=1e-3)
@@ -236,7 +237,7 @@ FAILING = """
 class Divides:
     name = "divides"
 
-    def plan(self, *given, **options):
+    def plan(self, question):
         return 1 / 0
 """
 

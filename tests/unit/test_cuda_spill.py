@@ -19,7 +19,7 @@ from ooctrain.devices.interface import Debug
 from ooctrain.devices.raw_bytes import bytes_at
 from ooctrain.devices.spill import BLOCK_BYTES, FileCalls, Spill
 from ooctrain.errors import OoctrainError, TransferError
-from ooctrain.execution.prepare import prepare
+from ooctrain.execution.fit import prepare
 from ooctrain.execution.settings import Settings
 
 np = GPU.np

@@ -24,7 +24,7 @@ from ooctrain.devices.cuda import open as cuda_open
 from ooctrain.devices.interface import Debug
 from ooctrain.engine.incore import initial_values
 from ooctrain.errors import ConfigError, DeviceUnavailable, OutOfDeviceMemory, PlanMismatch
-from ooctrain.execution.prepare import prepare
+from ooctrain.execution.fit import prepare
 from ooctrain.execution.settings import Settings
 from ooctrain.testing.fake_driver import FakeDriver
 

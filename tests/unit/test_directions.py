@@ -50,6 +50,7 @@ from ooctrain.experiments.paper_003 import sft_images
 from ooctrain.experiments.paper_004 import distributed, hmms_speeds, split_accuracy, split_hmms
 from ooctrain.experiments.paper_004.hmms_speeds import HMMS, LAYER_WISE
 from ooctrain.sched.planners.registry import get_planner
+from ooctrain.sched.planning.question import Question
 from ooctrain.step.presets import machine
 from ooctrain.units import GIB
 
@@ -198,14 +199,16 @@ def test_chunks_of_40_mib_train_the_papers_batches_where_the_planner_counts_in_c
         for name in ("va", "va-paper"):
             choice = choose_dry(f"{name}:chunk={chunk}", PHYSICAL)
             plan = get_planner("window:persistent=host").plan(
-                step, PHYSICAL, where, granule=choice.granule
+                Question(step, PHYSICAL, where, granule=choice.granule)
             )
             if name == "va" or chunk == "40MiB":
                 assert reserved_peak(plan.schedule, plan.trace, choice) <= PHYSICAL
             speeds[chunk] = batch / plan.makespan_us
     assert 0.95 * speeds["2MiB"] < speeds["40MiB"] < speeds["2MiB"]
     with pytest.raises(Infeasible):
-        get_planner("window:persistent=device").plan(step, PHYSICAL, where, granule=choice.granule)
+        get_planner("window:persistent=device").plan(
+            Question(step, PHYSICAL, where, granule=choice.granule)
+        )
 
 
 # ---------------------------------------------------------------- paper 000, figures 4 and 5

@@ -12,18 +12,26 @@ import ooctrain as oc
 from ooctrain.devices.cpu.host_vm import PAGE_BYTES
 from ooctrain.devices.spill import FileCalls, Spill
 from ooctrain.errors import ConfigError, Infeasible
-from ooctrain.execution import division
-from ooctrain.execution.division import prepare_within
+from ooctrain.execution import fit
 from ooctrain.execution.executor import host_extent_bytes
-from ooctrain.execution.prepare import PreparedStep, prepare
-from ooctrain.execution.promise import OWN_STEP_BYTES, OwnShare, Promise, parts_of
+from ooctrain.execution.fit import prepare
+from ooctrain.execution.prepared_step import PreparedStep
+from ooctrain.execution.promise import (
+    BUFFERS_BYTES,
+    INSTRUCTIONS_A_CALL,
+    LIST_BYTES_AN_INSTRUCTION,
+    OWN_STEP_BYTES,
+    OwnShare,
+    Promise,
+    parts_of,
+)
 from ooctrain.execution.settings import Settings
 from ooctrain.rewrite import keeps_bits
 from ooctrain.sched.budget import input_bytes, trace_peak_bytes
 from ooctrain.sched.planners.auto import Auto
 from ooctrain.sched.planners.chen import ChenSqrt
-from ooctrain.sched.planning.planner import host_too_small
-from ooctrain.sched.schedule import Run
+from ooctrain.sched.planning.planner import host_too_small, make_plan
+from ooctrain.sched.schedule import Fence, Run
 from ooctrain.step.presets import TYPICAL_DISK, machine
 from ooctrain.step.trace import Trace
 from ooctrain.units import MIB
@@ -45,7 +53,7 @@ def small_trace() -> Trace:
 def divided(trace: Trace, left: int, how: Settings = HOW) -> PreparedStep:
     """The step within so many bytes of arena and slab."""
     fixed = parts_of(trace, 0, NOTHING, how.thread_count).fixed_bytes
-    return prepare_within(trace, replace(how, memory=fixed + left), NOTHING)
+    return prepare(trace, replace(how, memory=fixed + left), NOTHING)
 
 
 def promise_is_kept_by_the_sum(trace: Trace, left: int) -> Promise:
@@ -84,11 +92,11 @@ def test_a_slab_on_a_disk_counts_for_its_buffers_alone(tmp_path, monkeypatch):
     trace = small_trace()
     needed = in_core_bytes()[0]
     how = replace(HOW, planner="belady", spill=Spill(str(tmp_path)))
-    left = needed // 2 + division.BUFFERS_BYTES
+    left = needed // 2 + BUFFERS_BYTES
     found = divided(trace, left, how)
     promise, plan = found.promise, found.plan
     assert promise is not None
-    assert promise.slab_bytes == division.BUFFERS_BYTES
+    assert promise.slab_bytes == BUFFERS_BYTES
     assert promise.arena_bytes == found.budget_bytes <= left - promise.slab_bytes
     assert promise.promised_bytes <= promise.memory_bytes
     slab = host_extent_bytes(plan.trace, plan.schedule)
@@ -97,18 +105,27 @@ def test_a_slab_on_a_disk_counts_for_its_buffers_alone(tmp_path, monkeypatch):
         divided(trace, needed // 2, replace(how, spill=None))
 
 
-def test_a_list_that_is_longer_in_a_smaller_arena_gets_another_plan(monkeypatch):
+class LongerInLess(ChenSqrt):
+    """A planner whose list takes an eighth more of what the arena is smaller than in-core."""
+
+    def plan(self, question):
+        plan = super().plan(question)
+        longer_bytes = (in_core_bytes()[0] - question.budget_bytes) // 8
+        usual = INSTRUCTIONS_A_CALL * len(small_trace().calls)
+        wanted = usual + longer_bytes // LIST_BYTES_AN_INSTRUCTION
+        listed = plan.schedule.instructions
+        fences = (Fence(),) * max(0, wanted - len(listed))
+        schedule = replace(plan.schedule, instructions=(*listed, *fences))
+        return make_plan(schedule, plan.trace, question.machine)
+
+
+def test_a_list_that_is_longer_in_a_smaller_arena_gets_another_plan():
     """The arena gave up what the list was too long by; the next list was a little longer again, and
     a plan that took a fifth more time was taken."""
     trace = small_trace()
     arena, slab = in_core_bytes()
-
-    def longer_bytes(self, prepared):
-        return (arena - prepared.budget_bytes) // 8
-
-    monkeypatch.setattr(division._Division, "_longer_bytes", longer_bytes)
     left = arena * 7 // 8
-    promise = divided(trace, left).promise
+    promise = divided(trace, left, replace(HOW, planner=LongerInLess())).promise
     assert promise is not None
     assert promise.promised_bytes <= promise.memory_bytes
     over = (arena - (left - slab)) // 8
@@ -127,20 +144,19 @@ def test_a_list_with_the_bits_of_in_core_is_searched_though_one_in_bands_is_quic
     quick = replace(base, flops_per_us=1.2e6, memory_bytes_per_us=35e3, disk=TYPICAL_DISK)
     how = replace(HOW, planner="auto", machine=quick, spill=Spill(str(tmp_path)), evaluations=2000)
     in_core = prepare(trace, how)
-    left = int(0.55 * in_core.budget_bytes) + division.BUFFERS_BYTES
+    left = int(0.55 * in_core.budget_bytes) + BUFFERS_BYTES
     found = divided(trace, left, how)
     exact = prepare(trace, replace(how, planner=Auto(), budget=found.budget_bytes))
     assert keeps_bits(found.plan.rewrites)
     assert found.predict().makespan_us <= 1.01 * exact.predict().makespan_us
 
 
-def test_of_two_that_are_as_quick_the_one_with_the_bits_of_in_core_is_taken(monkeypatch):
+def test_of_two_that_are_as_quick_the_one_with_the_bits_of_in_core_is_taken():
     exact = prepare(small_trace(), HOW)
     in_bands = replace(exact, plan=replace(exact.plan, rewrites=("bands:2:0.fwd:3.fwd",)))
     assert not keeps_bits(in_bands.plan.rewrites)
     for plans in ([in_bands, exact], [exact, in_bands]):
-        monkeypatch.setattr(division._Division, "_within", lambda *_, plans=plans: plans)
-        assert keeps_bits(divided(small_trace(), in_core_bytes()[0]).plan.rewrites)
+        assert keeps_bits(min(plans, key=fit.step_us).plan.rewrites)
 
 
 def test_parameters_beyond_the_arena_are_set_aside_for_the_way_home(tmp_path, monkeypatch):
@@ -155,22 +171,22 @@ def test_parameters_beyond_the_arena_are_set_aside_for_the_way_home(tmp_path, mo
     needed = sum(persistent) + max(persistent)
     fixed = parts_of(trace, 0, NOTHING, 1)
     for left in (needed + (1 << 20), 2 * needed):
-        promise = divided(trace, left + division.BUFFERS_BYTES, how).promise
+        promise = divided(trace, left + BUFFERS_BYTES, how).promise
         assert promise is not None
         home = promise.values_bytes - fixed.values_bytes
         assert promise.arena_bytes + home >= needed
         assert promise.promised_bytes <= promise.memory_bytes
     assert prepare(trace, replace(how, budget=needed * 3 // 4)).plan, "in less, but not home"
     with pytest.raises(Infeasible, match="OOC-124"):
-        divided(trace, needed * 3 // 4 + division.BUFFERS_BYTES, how)
+        divided(trace, needed * 3 // 4 + BUFFERS_BYTES, how)
 
 
 class SaysOnlyThatTheHostLacks(ChenSqrt):
     """A planner that names no budget when it refuses."""
 
-    def plan(self, trace, budget_bytes, machine, **how):
+    def plan(self, question):
         try:
-            return super().plan(trace, budget_bytes, machine, **how)
+            return super().plan(question)
         except Infeasible:
             raise host_too_small(self.name) from None
 
@@ -193,11 +209,11 @@ def test_what_persists_and_a_copy_of_its_largest_may_be_all_that_a_step_takes():
     floats = PAGE_BYTES // 4
     model = oc.nn.Sequential(oc.nn.Flatten(), oc.nn.Linear(floats, floats))
     trace = oc.trace(model, (1, 1, floats, 1), None, training=False, threads=1)
-    divisions = division._Division(trace, HOW, parts_of(trace, 0, NOTHING, 1))
     weight_bytes = floats * PAGE_BYTES
     enough = PAGE_BYTES + (weight_bytes + PAGE_BYTES) + weight_bytes
-    assert divisions._within(enough, 0.0)
-    assert not divisions._within(enough - 1, 0.0)
+    assert divided(trace, enough).promise is not None
+    with pytest.raises(Infeasible):
+        divided(trace, enough - 1)
 
 
 def test_the_least_that_is_named_does_not_depend_on_what_was_asked():
@@ -220,9 +236,9 @@ class NotesItsTime(ChenSqrt):
     def __init__(self):
         self.limits_s = []
 
-    def plan(self, trace, budget_bytes, machine, *, time_limit_s=None, **how):
-        self.limits_s.append(time_limit_s)
-        return super().plan(trace, budget_bytes, machine, **how)
+    def plan(self, question):
+        self.limits_s.append(question.effort.deadline.left_s())
+        return super().plan(question)
 
 
 def test_where_the_least_is_looked_for_nobody_searches_for_a_better_plan():
@@ -230,7 +246,7 @@ def test_where_the_least_is_looked_for_nobody_searches_for_a_better_plan():
     planner = NotesItsTime()
     with pytest.raises(Infeasible):
         divided(small_trace(), 0, replace(HOW, planner=planner))
-    assert len(planner.limits_s) >= division.LEAST_TRIES
+    assert len(planner.limits_s) >= fit.LEAST_TRIES
     assert all(limit == 0 for limit in planner.limits_s)
 
 
@@ -243,7 +259,7 @@ def test_too_little_is_refused_with_a_memory_that_does():
     trace, leasts = small_trace(), []
     for memory in (1, parts_of(trace, 0, NOTHING, 1).fixed_bytes + (64 << 10)):
         with pytest.raises(Infeasible) as refused:
-            prepare_within(trace, replace(HOW, memory=memory), NOTHING)
+            prepare(trace, replace(HOW, memory=memory), NOTHING)
         assert refused.value.code == "OOC-124"
         leasts.append(refused.value.minimum_bytes)
         assert f"--memory {leasts[-1]}" in refused.value.fix
@@ -251,8 +267,8 @@ def test_too_little_is_refused_with_a_memory_that_does():
         leasts[0],
         parts_of(trace, 0, NOTHING, 1).fixed_bytes + sum(in_core_bytes()),
     )
-    assert least == leasts[1] < in_core + division.OWN_STEP_BYTES
-    assert prepare_within(trace, replace(HOW, memory=least), NOTHING).promise.memory_bytes == least
+    assert least == leasts[1] < in_core + OWN_STEP_BYTES
+    assert prepare(trace, replace(HOW, memory=least), NOTHING).promise.memory_bytes == least
 
 
 @pytest.mark.slow
@@ -309,6 +325,6 @@ def test_planning_alone_takes_the_usual_share_of_a_process():
     plan = oc.plan(trace, memory="1GiB", machine="cpu-generic")
     assert plan.notes["planner"] == "keep-all"
     assert (
-        division.parts_of(trace, MIB, None, 1).own_bytes
-        > asdict(division.parts_of(trace, MIB, NOTHING, 1))["own_bytes"]
+        parts_of(trace, MIB, None, 1).own_bytes
+        > asdict(parts_of(trace, MIB, NOTHING, 1))["own_bytes"]
     )

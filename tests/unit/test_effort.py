@@ -8,7 +8,7 @@ import pytest
 from support.quick import quick
 
 import ooctrain as oc
-from ooctrain.sched.planners import auto, poll
+from ooctrain.sched.planners import auto
 from ooctrain.sched.planners.combined import THOROUGH
 from ooctrain.sched.search.choice import Search
 from ooctrain.step.machine import Machine
@@ -22,8 +22,7 @@ WHOLE = oc.Granule(1, ranges=False)
 @pytest.fixture(autouse=True)
 def eager(monkeypatch):
     """`auto` searches, however near to the bound it is."""
-    for module in (auto, poll):
-        monkeypatch.setattr(module, "NEAR", 1.0)
+    monkeypatch.setattr(auto, "NEAR", 1.0)
 
 
 class Clock:
@@ -106,7 +105,7 @@ def test_a_time_limit_is_kept_and_the_plan_says_that_it_ended_the_search(
     monkeypatch.setattr(time, "monotonic", clock.monotonic)
     plan = oc.plan(deep_chain(), "20%", planner, SLOW_LINK, WHOLE, time_limit_s=limit_s)
     assert plan.notes["cut_short"]
-    assert clock.now_s < limit_s + 12
+    assert clock.now_s < limit_s + 20  # a portfolio looks twice before each turn
 
 
 @pytest.mark.slow

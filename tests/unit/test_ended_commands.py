@@ -30,7 +30,7 @@ from pathlib import Path
 class Mine:
     name = "mine"
 
-    def plan(self, trace, *given, **options):
+    def plan(self, question):
         with suppress(OSError):  # a cage has no such folder
             Path(__file__).with_name(f"computing-{os.getpid()}").touch()
         while True:

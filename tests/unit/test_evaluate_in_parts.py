@@ -146,13 +146,13 @@ def test_what_was_refused_once_is_not_planned_again(monkeypatch):
     from ooctrain.execution import step_cache
 
     asked = []
-    prepare_within = step_cache.prepare_within
+    prepare = step_cache.prepare
 
     def counting(trace, *more):
         asked.append(trace)
-        return prepare_within(trace, *more)
+        return prepare(trace, *more)
 
-    monkeypatch.setattr(step_cache, "prepare_within", counting)
+    monkeypatch.setattr(step_cache, "prepare", counting)
     with tight() as trainer:
         trainer.evaluate([batch(40, 1)])
         first = len(asked)

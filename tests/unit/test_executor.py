@@ -48,8 +48,8 @@ from ooctrain.errors import (
 )
 from ooctrain.execution import executor
 from ooctrain.execution.executor import Session
+from ooctrain.execution.fit import prepare
 from ooctrain.execution.placement import Placement, reserved_peak
-from ooctrain.execution.prepare import prepare
 from ooctrain.execution.program import make_program
 from ooctrain.execution.settings import Settings
 from ooctrain.rewrite import keeps_bits

@@ -21,7 +21,7 @@ from ooctrain.sched.planning.fastest import (
     fastest_of,
     least_us,
 )
-from ooctrain.sched.planning.planner import HOST_TOO_SMALL, make_plan
+from ooctrain.sched.planning.planner import make_plan
 from ooctrain.sched.planning.question import Question
 from ooctrain.sched.schedule import BYTES
 from ooctrain.sched.simulate import simulate
@@ -39,7 +39,7 @@ def lists(request):
     for planner in (Naive(), SlidingWindow(), Belady()):
         for budget in (least, least + 40, least + 400):
             try:
-                plan = planner.plan(trace, budget, machine)
+                plan = planner.plan(Question(trace, budget, machine))
             except Infeasible:
                 continue
             found.append(Candidate(plan.schedule, {"place": len(found)}))
@@ -75,7 +75,7 @@ def test_the_bound_waits_for_what_calls_read_and_for_the_memory_that_they_releas
     """
     trace = oc.chain([8] * 4, [8] * 4, [2] * 3, [3] * 3, [0] * 3, [0] * 3)
     machine = Machine("duplex", 1, 1, link_bytes_per_us=1, link="duplex")
-    plan = Naive().plan(trace, trace_minimum_bytes(trace, BYTES), machine)
+    plan = Naive().plan(Question(trace, trace_minimum_bytes(trace, BYTES), machine))
     assert busiest_stream_us(plan.schedule, trace, machine) == 13 * 8
     assert least_us(plan.schedule, trace, machine) == 13 * 8 + 15 < plan.makespan_us
 
@@ -89,7 +89,7 @@ def test_only_lists_within_the_host_budget_count(lists):
     assert plan.makespan_us == min(within)
     with pytest.raises(Infeasible) as refusal:
         fastest_list("test", Question(trace, 0, machine, host_budget_bytes=-1), found)
-    assert refusal.value.minimum_bytes == HOST_TOO_SMALL
+    assert (refusal.value.minimum_bytes, refusal.value.needs) == (None, "host")
 
 
 def test_a_known_plan_beyond_the_host_budget_rules_nothing_out_and_one_just_within_does(lists):
@@ -114,7 +114,7 @@ def test_lists_that_cannot_be_the_fastest_are_not_simulated(monkeypatch):
     """Naive swapping keeps this link busy for longer than the step without it takes."""
     trace = oc.chain([8] * 7, [8] * 7, [2] * 6, [3] * 6, [0] * 6, [0] * 6)
     machine = Machine("slow link", 1, 1, link_bytes_per_us=1)
-    plans = [planner.plan(trace, 1000, machine) for planner in (Naive(), KeepAll())]
+    plans = [planner.plan(Question(trace, 1000, machine)) for planner in (Naive(), KeepAll())]
     simulated = []
 
     def counted(schedule, *others):

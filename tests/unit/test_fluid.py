@@ -21,6 +21,7 @@ from ooctrain.sched.planners.dtr import Dtr
 from ooctrain.sched.planners.prefix import Prefix
 from ooctrain.sched.planners.window import SlidingWindow
 from ooctrain.sched.planning.lower import lower_timed
+from ooctrain.sched.planning.question import Question
 from ooctrain.sched.schedule import BYTES
 from ooctrain.step.builder import TraceBuilder
 
@@ -55,7 +56,7 @@ def test_what_comes_back_waits_until_its_own_gap_has_begun():
     bound = fluid_bound(trace, 30, SLOW, recompute=False)
     assert bound is not None
     assert bound.makespan_us == pytest.approx(83, rel=1e-4)  # a in after h, and b in after i
-    assert Belady().plan(trace, 30, SLOW).makespan_us == 83
+    assert Belady().plan(Question(trace, 30, SLOW)).makespan_us == 83
 
 
 def test_at_the_in_core_peak_the_bound_is_the_compute_time(chain):
@@ -92,7 +93,7 @@ def test_of_a_step_whose_calls_take_no_time_the_copies_remain():
     peak, least = trace_peak_bytes(chain, BYTES), trace_minimum_bytes(chain, BYTES)
     bound = fluid_bound(chain, least, SLOW, recompute=False, resident=True)
     assert 2 * (peak - least) * (1 - 1e-5) <= bound.makespan_us
-    assert bound.makespan_us <= SlidingWindow().plan(chain, least, SLOW).makespan_us
+    assert bound.makespan_us <= SlidingWindow().plan(Question(chain, least, SLOW)).makespan_us
     assert fluid_bound(chain, peak, SLOW, resident=True).makespan_us == pytest.approx(0, abs=1e-5)
 
 
@@ -119,7 +120,7 @@ def test_no_planner_beats_the_lp(trace, machine, share):
     bound = fluid_bound(trace, budget, machine)
     for planner in (SlidingWindow(), Prefix(steps=3)):
         try:
-            plan = planner.plan(trace, budget, machine)
+            plan = planner.plan(Question(trace, budget, machine))
         except Infeasible:
             continue
         assert plan.makespan_us >= bound.makespan_us * (1 - 1e-6)
@@ -173,7 +174,7 @@ def computes_nothing_again_while_the_first_call_waits():
     bound = fluid_bound(trace, 130, SLOW, resident=True, host_budget_bytes=30)
     assert bound is not None
     assert bound.makespan_us == pytest.approx(30 + 25 + 4, rel=1e-4)
-    plan = Dtr().plan(trace, 130, SLOW, host_budget_bytes=30)
+    plan = Dtr().plan(Question(trace, 130, SLOW, host_budget_bytes=30))
     assert plan.makespan_us == pytest.approx(30 + 25 + 10)
 
 
@@ -210,7 +211,7 @@ def test_no_planner_beats_the_lp_where_the_host_has_room_for_the_inputs_alone(tr
     bound = fluid_bound(trace, budget, SLOW, resident=True, host_budget_bytes=host)
     for planner in (Prefix(steps=3), Dtr()):
         try:
-            plan = planner.plan(trace, budget, SLOW, host_budget_bytes=host)
+            plan = planner.plan(Question(trace, budget, SLOW, host_budget_bytes=host))
         except Infeasible:
             continue
         assert bound is not None

@@ -28,7 +28,7 @@ from benchmarks.gpu.records import TARGETS, Check, Report, continued
 from benchmarks.gpu.workload import Sizes, Workload, settings
 from ooctrain.devices.raw_bytes import bytes_at
 from ooctrain.errors import DriverError
-from ooctrain.execution.prepare import placed
+from ooctrain.execution.prepared_step import placed
 from ooctrain.step.machine import Machine
 from ooctrain.units import MIB
 

@@ -32,6 +32,7 @@ from ooctrain.course.rubric import RUBRIC, Measure, Replay, points_for, read_rub
 from ooctrain.course.submitted import Introduced, introduced
 from ooctrain.errors import ConfigError
 from ooctrain.sched.planners.registry import get_planner
+from ooctrain.sched.planning.question import Question
 
 TEST_FILE = """
 def test_it_has_a_name(planner):
@@ -79,9 +80,9 @@ MINE = f"""{LRU_STUB}
 class Mine(Solved):
     name = "mine"
 
-    def plan(self, trace, budget_bytes, machine, **rest):
+    def plan(self, question):
         DEED
-        return super().plan(trace, budget_bytes, machine, **rest)
+        return super().plan(question)
 """
 MEASURE = Measure("lenet", 8, "50%", "v100-pcie", False, "lru", 1.05, 1.5, 4)
 
@@ -196,7 +197,7 @@ def planner_file(folder, body):
 
 LIES = """
 from dataclasses import replace
-plan = super().plan(trace, budget_bytes, machine, **rest)
+plan = super().plan(question)
 """
 DISHONEST = {
     "nothing": ("return None", "returned NoneType, not a Plan"),
@@ -280,7 +281,9 @@ TWISTED = {
 def test_a_plan_is_taken_apart_before_it_is_believed(twist):
     step, where = measuring.step_of(MEASURE), oc.machine("v100-pcie")
     plan = get_planner("lru").plan(
-        step, measuring.budget_bytes_of(MEASURE), where, granule=measuring.granule_of(MEASURE)
+        Question(
+            step, measuring.budget_bytes_of(MEASURE), where, granule=measuring.granule_of(MEASURE)
+        )
     )
     data = json.loads(json.dumps(plan.to_json()))
     part, wrong = TWISTED[twist]
@@ -302,10 +305,9 @@ def test_a_test_in_a_class_counts_too(tmp_path):
 
 def test_a_slower_planner_is_measured_against_par():
     found = measured(MEASURE, "naive", 60)
-    plan = get_planner("naive").plan(
-        measuring.step_of(MEASURE), measuring.budget_bytes_of(MEASURE), oc.machine("v100-pcie"),
-        granule=measuring.granule_of(MEASURE),
-    )  # fmt: skip
+    step, budget_bytes = measuring.step_of(MEASURE), measuring.budget_bytes_of(MEASURE)
+    machine, granule = oc.machine("v100-pcie"), measuring.granule_of(MEASURE)
+    plan = get_planner("naive").plan(Question(step, budget_bytes, machine, granule))
     assert found.needed == plan.makespan_us > found.par == par_us(MEASURE)
     assert par_us(MEASURE, "bound") <= par_us(MEASURE)
 

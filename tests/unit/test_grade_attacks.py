@@ -56,7 +56,7 @@ def planner_file(folder, body, head=""):
     path = folder / "own.py"
     path.write_text(
         f'{head}\nclass Mine:\n    name = "mine"\n\n'
-        f"    def plan(self, trace, budget, machine, **rest):\n"
+        f"    def plan(self, question):\n"
         f"{textwrap.indent(textwrap.dedent(body).strip(), ' ' * 8)}\n"
     )
     return f"{path}:Mine"
@@ -81,19 +81,19 @@ ATTACKS = {
         "pass", "from ooctrain.sched.planners.lru import Lru as Mine_", NOT_GIVEN),
     "a planner of the library, asked by name": (
         "from ooctrain.sched.planners.registry import get_planner\n"
-        "return get_planner('lru').plan(trace, budget, machine, **rest)", "", NOT_GIVEN),
+        "return get_planner('lru').plan(question)", "", NOT_GIVEN),
     "the planning helpers of the library": (
-        "import ooctrain as oc\nreturn oc.plan(trace, budget)", "", NOT_GIVEN),
+        "import ooctrain as oc\nreturn oc.plan(question.trace, 100)", "", NOT_GIVEN),
     "a planner's source, by its path": (
         f"import importlib.util\nspec = importlib.util.spec_from_file_location('x', "
         f"{str(PACKAGE / 'sched' / 'planners' / 'lru.py')!r})\n"
         "module = importlib.util.module_from_spec(spec)\nspec.loader.exec_module(module)\n"
-        "return module.Lru().plan(trace, budget, machine, **rest)", "", NOT_THERE),
+        "return module.Lru().plan(question)", "", NOT_THERE),
     "all of the library, by its path": (
         f"import sys\nsys.path.insert(0, {str(PACKAGE.parent)!r})\n"
         "for name in [n for n in sys.modules if n.startswith('ooctrain')]: del sys.modules[name]\n"
         "from ooctrain.sched.planners.lru import Lru\n"
-        "return Lru().plan(trace, budget, machine, **rest)", "", r"ImportError|ModuleNotFound"),
+        "return Lru().plan(question)", "", r"ImportError|ModuleNotFound"),
     "the library's files, found by a walk": (
         "import os\nfound = [os.path.join(f, n) for top in ('/tmp', '/usr', '/root', '/home', "
         f"'/work', {str(PACKAGE.parent)!r}) for f, _, names in os.walk(top) for n in names "
@@ -248,6 +248,7 @@ TEST_FILE = """
 import ooctrain as oc
 from ooctrain.sched.verify import verify
 from ooctrain.testing.check_planner import random_case
+from ooctrain.testing.planner_cases import question_of
 import random
 
 CASE = random_case(random.Random(3))
@@ -259,7 +260,7 @@ def test_it_has_a_name(planner):
 
 def test_it_plans(planner):
     try:
-        planner.plan(CASE.trace, 1 << 40, CASE.machine, granule=CASE.granule)
+        planner.plan(question_of(CASE, 1 << 40))
     except Exception:
         return  # a careless test, which takes every error for a refusal
     raise AssertionError("no refusal")
@@ -268,7 +269,7 @@ NOTHING = """
 class Mine:
     name = "mine"
 
-    def plan(self, trace, budget, machine, **rest):
+    def plan(self, question):
         DEED
         return None
 """

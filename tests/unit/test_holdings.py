@@ -10,6 +10,7 @@ import ooctrain as oc
 from ooctrain.report.holdings import GROUPS, Holding, group_curves, held_at, holdings
 from ooctrain.report.waits import peak_of, waits_of
 from ooctrain.sched.planners.registry import get_planner
+from ooctrain.sched.planning.question import Question
 from ooctrain.sched.simulate import simulate
 from ooctrain.sched.timeline import Timeline, TimelineEvent
 from ooctrain.step.machine import Machine
@@ -28,10 +29,12 @@ def test_holdings_add_up_to_the_memory_curve_at_every_moment(planner, seed):
     case = random_case(random.Random(seed))
     least = 0
     try:
-        get_planner(planner).plan(case.trace, 0, case.machine, granule=case.granule)
+        get_planner(planner).plan(Question(case.trace, 0, case.machine, granule=case.granule))
     except oc.Infeasible as refusal:
         least = refusal.minimum_bytes
-    plan = get_planner(planner).plan(case.trace, least, case.machine, granule=case.granule)
+    plan = get_planner(planner).plan(
+        Question(case.trace, least, case.machine, granule=case.granule)
+    )
     timeline = simulate(plan.schedule, plan.trace, case.machine)
     found = holdings(plan.trace, plan.schedule, timeline)
     for time_us, size_bytes in timeline.ledger:
@@ -101,7 +104,7 @@ def test_the_peak_names_the_call_that_runs_at_it_or_next():
 def test_a_machine_that_copies_beside_calls_adds_up_too():
     case = random_case(random.Random(3))
     slow = Machine("slow", 1, 1, 1, interference=1.5)
-    plan = get_planner("belady").plan(case.trace, 10**6, slow)
+    plan = get_planner("belady").plan(Question(case.trace, 10**6, slow))
     timeline = simulate(plan.schedule, plan.trace, slow)
     found = holdings(plan.trace, plan.schedule, timeline)
     for time_us, size_bytes in timeline.ledger:

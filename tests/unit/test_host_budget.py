@@ -13,11 +13,10 @@ from support.random_decisions import random_decisions
 import ooctrain as oc
 from ooctrain.errors import DoesNotFit, Infeasible
 from ooctrain.execution.executor import host_extent_bytes
-from ooctrain.execution.prepare import prepare
+from ooctrain.execution.fit import ROOM_TRIES, prepare
 from ooctrain.execution.settings import Settings
 from ooctrain.rewrite import apply_rewrites
 from ooctrain.sched.budget import input_bytes, resolve_budget, trace_minimum_bytes, trace_peak_bytes
-from ooctrain.sched.host import HOST_TRIES, within_host
 from ooctrain.sched.ledger import walk
 from ooctrain.sched.planners.belady import Belady, offload
 from ooctrain.sched.planners.checkmate import Checkmate
@@ -27,6 +26,7 @@ from ooctrain.sched.planners.prefix import Prefix
 from ooctrain.sched.planning.decisions import Decisions, Gap
 from ooctrain.sched.planning.host_gaps import HostGaps, is_host_tight
 from ooctrain.sched.planning.lower import lower_within
+from ooctrain.sched.planning.planner import make_plan
 from ooctrain.sched.planning.question import Question
 from ooctrain.sched.planning.rematerialise import droppable, rematerialise
 from ooctrain.sched.schedule import BYTES
@@ -40,7 +40,7 @@ MACHINE = Machine("plain", 1, 1, 1.0, link="duplex", latency_us=0.0, call_overhe
 def plan_within(planner, trace, device_bytes, host_bytes):
     """A plan that the verifier finds within both budgets; None where there is none."""
     try:
-        plan = planner.plan(trace, device_bytes, MACHINE, host_budget_bytes=host_bytes)
+        plan = planner.plan(Question(trace, device_bytes, MACHINE, host_budget_bytes=host_bytes))
     except Infeasible:
         return None
     verify(plan, trace, device_bytes, MACHINE, host_budget_bytes=host_bytes)
@@ -238,20 +238,34 @@ def test_the_slab_with_the_gaps_between_its_slots_stays_within_the_host_budget()
     assert slab_bytes(prepared_beside("lru", slab_bytes(roomy))) == slab_bytes(roomy)
 
 
+class OneSlab:
+    """One list, whatever the budgets; it notes those of the host."""
+
+    name = "one-slab"
+
+    def __init__(self, schedule):
+        self.schedule, self.asked = schedule, []
+
+    def plan(self, question):
+        self.asked.append(question.host_budget_bytes)
+        schedule = replace(self.schedule, granule=question.granule)
+        return make_plan(schedule, question.trace, question.machine)
+
+
 def test_where_a_slab_is_too_large_a_plan_with_less_on_the_host_is_asked_for():
-    plan, asked = prepared_beside("window", None).plan, []
-
-    def planned(limit):
-        asked.append(limit)
-        return plan, 5
-
-    extent, spare = host_extent_bytes(plan.trace, plan.schedule), 100_000
-    assert within_host(planned, extent, 64, 0) == (plan, 5)
-    assert asked == [extent]
-    asked.clear()
-    with pytest.raises(DoesNotFit):
-        within_host(planned, extent - spare, 64, 0)
-    assert len(asked) == HOST_TRIES
+    roomy, spare = prepared_beside("lru", None), 100_000
+    held, extent = roomy.predict().host_peak_bytes, slab_bytes(roomy)
+    assert held < extent - spare, "the verifier refuses what is held beyond the budget"
+    planner = OneSlab(roomy.plan.schedule)
+    assert slab_bytes(prepared_beside(planner, extent)) == extent
+    assert planner.asked == [extent]
+    planner.asked.clear()
+    with pytest.raises(DoesNotFit) as refused:
+        prepared_beside(planner, extent - spare)
+    assert refused.value.minimum_bytes == extent
+    *asked, tried = planner.asked
+    assert tried == extent, "what is named has been tried"
+    assert len(asked) == ROOM_TRIES
     assert all(0.9 * spare < more - less <= spare for more, less in pairwise(asked))
 
 
@@ -274,7 +288,7 @@ def a_little_host_memory_is_no_loss(machine):
     )
     planner, where, device = Combined(evaluations=300), oc.machine(machine), "10%"
     alone, beside = (
-        planner.plan(trace, resolve_budget(trace, device), where, host_budget_bytes=host)
+        planner.plan(Question(trace, resolve_budget(trace, device), where, host_budget_bytes=host))
         for host in (input_bytes(trace), input_bytes(trace) + 4096)
     )
     assert beside.makespan_us <= alone.makespan_us
@@ -284,6 +298,6 @@ def test_naive_says_that_the_device_lacks_where_both_do():
     """It named the host alone, and `auto` took it to have enough of the device."""
     trace = random_trace(random.Random(3), calls=6, max_bytes=24, duration_ns=20_000)
     with pytest.raises(Infeasible) as refused:
-        Naive().plan(trace, 0, MACHINE, host_budget_bytes=0)
+        Naive().plan(Question(trace, 0, MACHINE, host_budget_bytes=0))
     least = refused.value.minimum_bytes
-    assert least == Naive().plan(trace, 1 << 40, MACHINE).peak_bytes
+    assert least == Naive().plan(Question(trace, 1 << 40, MACHINE)).peak_bytes

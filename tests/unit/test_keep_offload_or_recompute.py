@@ -186,11 +186,11 @@ def test_a_step_of_which_parts_wait_on_the_host_gains(monkeypatch):
     least, most = trace_minimum_bytes(step, BYTES), trace_peak_bytes(step, BYTES)
     machine, budget = oc.machine("v100-pcie"), least + (most - least) // 20
     planner = Combined(evaluations=10_000)
-    plan = planner.plan(step, budget, machine)
+    plan = planner.plan(Question(step, budget, machine))
     assert plan.notes["from"] == "search of what is kept"
     assert plan.notes["evaluations"] > 5_000
     monkeypatch.setattr(choices, "COSTLY", 1 << 40)
-    choices_alone = planner.plan(step, budget, machine)
+    choices_alone = planner.plan(Question(step, budget, machine))
     assert choices_alone.notes.get("evaluations", 0) < plan.notes["evaluations"]
     assert plan.makespan_us < choices_alone.makespan_us
 

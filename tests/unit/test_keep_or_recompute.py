@@ -26,12 +26,12 @@ from ooctrain.sched.planners import combined
 from ooctrain.sched.planners.belady import offload
 from ooctrain.sched.planners.combined import Combined
 from ooctrain.sched.planners.registry import get_planner
+from ooctrain.sched.planning.decisions import movable_gaps
 from ooctrain.sched.planning.effort import Deadline
 from ooctrain.sched.planning.lower import plan_of
 from ooctrain.sched.planning.question import Question
 from ooctrain.sched.planning.rematerialise import droppable_uses, rematerialise_after
 from ooctrain.sched.planning.residency import Liveness
-from ooctrain.sched.planning.swap import movable_gaps
 from ooctrain.sched.schedule import BYTES, Granule, Run
 from ooctrain.sched.search import choice, keep_or_recompute, kept_gaps
 from ooctrain.sched.search.anneal import Cooling
@@ -303,7 +303,7 @@ def share_of_the_fastest(seeds):
             continue
         try:
             plan = Combined(evaluations=400).plan(
-                trace, budget, QUICK, host_budget_bytes=input_bytes(trace)
+                Question(trace, budget, QUICK, host_budget_bytes=input_bytes(trace))
             )
         except Infeasible:
             continue
@@ -363,10 +363,10 @@ def test_what_is_kept_from_call_to_call_is_searched_where_nothing_can_wait_on_th
     machine, budget = oc.machine("v100-pcie"), least + (most - least) // 4
     host = input_bytes(step)
     planner = Combined(evaluations=1000)
-    plan = planner.plan(step, budget, machine, host_budget_bytes=host)
+    plan = planner.plan(Question(step, budget, machine, host_budget_bytes=host))
     assert plan.notes["from"] == "search of what is kept"
     monkeypatch.setattr(choice, "CHEAP", 0)
-    choices_alone = planner.plan(step, budget, machine, host_budget_bytes=host)
+    choices_alone = planner.plan(Question(step, budget, machine, host_budget_bytes=host))
     assert plan.makespan_us < choices_alone.makespan_us
 
 
@@ -377,9 +377,9 @@ def test_a_value_that_stays_when_it_comes_back_dies_the_time_before():
     least, most = trace_minimum_bytes(chain, BYTES), trace_peak_bytes(chain, BYTES)
     budget = least + (most - least) // 4
     plan = Combined(evaluations=1000).plan(
-        chain, budget, QUICK, host_budget_bytes=input_bytes(chain)
+        Question(chain, budget, QUICK, host_budget_bytes=input_bytes(chain))
     )
-    theirs = get_planner("rotor").plan(chain, budget, QUICK)
+    theirs = get_planner("rotor").plan(Question(chain, budget, QUICK))
     assert plan.makespan_us <= theirs.makespan_us
 
 
@@ -427,7 +427,7 @@ def test_only_choices_that_fit_are_searched_on(monkeypatch):
     step = oc.api.step_trace("resnet18", 4, 32)
     budget = resolve_budget(step, "40%")
     Combined(evaluations=600).plan(
-        step, budget, oc.machine("cpu-generic"), host_budget_bytes=input_bytes(step)
+        Question(step, budget, oc.machine("cpu-generic"), host_budget_bytes=input_bytes(step))
     )
     assert found
     assert None not in (better for _, better in found)

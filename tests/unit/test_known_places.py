@@ -84,7 +84,7 @@ def ranged_log(seed: int) -> AllocationLog:
 def planned_log() -> AllocationLog:
     """What a list with parts of variables asks for."""
     asked = Question(step("plain"), budget("plain", 0.9), MACHINE, Granule(4096))
-    plan = asked.ask(get_planner("window"))
+    plan = get_planner("window").plan(asked)
     return allocation_log(plan.trace, plan.schedule, 2 * plan.peak_bytes)
 
 
@@ -116,7 +116,7 @@ def arena(name: str, which: str, spec: str, share: float) -> known.Row:
     granule = choice.granule
     room = int(trace_peak_bytes(step(which), granule) * share)
     try:
-        plan = Question(step(which), room, MACHINE, granule).ask(get_planner(spec))
+        plan = get_planner(spec).plan(Question(step(which), room, MACHINE, granule))
         reserved = reserved_peak(plan.schedule, plan.trace, choice)
         machine = with_mapping(MAPPING, plan.schedule, plan.trace, choice)
         mapped = mapped_bytes(plan.schedule, plan.trace, choice)

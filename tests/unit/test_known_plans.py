@@ -23,6 +23,7 @@ from ooctrain.sched.bounds.closed import (
     per_call_link_us,
     proposition_3_us,
 )
+from ooctrain.sched.planning.effort import Effort
 from ooctrain.sched.planning.question import Question
 from ooctrain.sched.schedule import BYTES, Granule, Run, SwapIn, SwapOut
 from ooctrain.sched.simulate import simulate
@@ -41,13 +42,13 @@ def answer(name: str, share: float, spec: str, form: str, host_bytes: int | None
     machine = MACHINE if form == "bytes" else DUPLEX
     asked = Question(
         step(name), budget(name, share), machine, GRANULES[form], host_budget_bytes=host_bytes,
-        evaluations=EVALUATIONS,
+        effort=Effort(EVALUATIONS),
     )  # fmt: skip
     about = share, form, host_bytes
     try:
-        plan = asked.ask(get_planner(spec))
+        plan = get_planner(spec).plan(asked)
     except Infeasible as refusal:
-        return *about, "at least", refusal.minimum_bytes, refusal.witness_call
+        return *about, "at least", refusal.minimum_bytes or 0, refusal.witness_call
     listed = plan.schedule.instructions
     out = sum(i.hi - i.lo for i in listed if isinstance(i, SwapOut))
     back = sum(i.hi - i.lo for i in listed if isinstance(i, SwapIn))

@@ -15,8 +15,8 @@ from support.known_steps import DUPLEX, MACHINE, budget, step
 
 from ooctrain.errors import OoctrainError
 from ooctrain.execution.compose import rewritten
-from ooctrain.execution.division import prepare_within
-from ooctrain.execution.prepare import PreparedStep, placed, prepare, share_bytes
+from ooctrain.execution.fit import prepare, share_bytes
+from ooctrain.execution.prepared_step import PreparedStep, placed
 from ooctrain.execution.program import make_program
 from ooctrain.execution.promise import OwnShare, expected_lists_bytes, list_bytes, parts_of
 from ooctrain.execution.settings import Settings
@@ -80,7 +80,7 @@ def test_memory_is_divided_as_it_was(name):
     for memory, kind in ((60 * MIB, "bare"), (320 * MIB, "ample"), ("79MiB", "scarce")):
         how = settings(memory=memory, planner="window", allocator="best-fit", machine=None)
         own_share = None if kind == "ample" else OwnShare(38 * MIB, MIB)
-        rows.append(found(lambda how=how, own=own_share: prepare_within(evaluated, how, own), kind))
+        rows.append(found(lambda how=how, own=own_share: prepare(evaluated, how, own), kind))
     known.check_rows("promises", name, rows)
 
 

@@ -7,7 +7,7 @@ as random as before, and changes everybody's run.
 
 from __future__ import annotations
 
-from dataclasses import astuple
+from dataclasses import astuple, replace
 
 import numpy as np
 import pytest
@@ -16,6 +16,7 @@ from support.known_steps import row_of, step
 
 import ooctrain as oc
 from ooctrain import models
+from ooctrain.data.synthetic import synthetic, synthetic_images, synthetic_pixels
 from ooctrain.data.transforms import (
     CenterCrop,
     Compose,
@@ -27,8 +28,8 @@ from ooctrain.data.transforms import (
 )
 from ooctrain.errors import OoctrainError
 from ooctrain.step.chain import toy_machine
-from ooctrain.step.machine import call_durations_ns
-from ooctrain.step.presets import PRESETS, machine, with_link
+from ooctrain.step.machine import Disk, call_durations_ns
+from ooctrain.step.presets import PRESETS, machine, on_disk, with_link
 from ooctrain.tracing import trace
 
 TRANSFORMS = {
@@ -51,6 +52,16 @@ IMAGES = {
 def test_machines_are_what_they_were():
     made = {**PRESETS, "toy": toy_machine(3.0), "toy both ways": toy_machine(2.0, link="duplex")}
     made["linked"] = with_link(machine("a100-pcie"), 12_345.0)
+    disk = Disk(900.0, 1100.0, "shared", 70.0)
+    shaken = replace(
+        machine("cpu-generic"), disk=disk, latency_us=3.0, pacing_us=5.0, interference=1.5,
+        link_out_bytes_per_us=2000.0, link_in_bytes_per_us=3000.0,
+    )  # fmt: skip
+    for name, base in {"generic": machine("cpu-generic"), "shaken": shaken}.items():
+        for limit in (None, 400.0, 1000.0, 9e9):
+            made[f"{name} on disk, {limit}"] = on_disk(base, limit)
+            if limit:
+                made[f"{name} linked, {limit}"] = with_link(base, limit)
     rows = [
         (name, *astuple(one)[1:], sum(call_durations_ns(step("blocks"), one)),
          one.transfer_ns(12_345, "out"), one.transfer_ns(54_321, "in"), one.slowdown)
@@ -85,3 +96,26 @@ def test_networks_are_split_as_they_were(name):
         found = split.shape_of(shape)
         rows.append((depth, grid, *astuple(found), *row_of(trace(split, shape, threads=2))))
     known.check_rows("splits", name, rows)
+
+
+#: Each kind of synthetic data, small: {name: data set}.
+SYNTHETIC = {
+    f"{kind.__name__}, {'training' if train else 'test'}, seed {seed}":
+        kind(train, size, channels, samples=9, seed=seed)
+    for kind in (synthetic, synthetic_pixels, synthetic_images)
+    for train, size, channels, seed in ((True, 6, 2, 0), (False, 11, 3, 0), (True, 11, 1, 5))
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", SYNTHETIC)
+def test_synthetic_data_is_what_it_was(name):
+    data = SYNTHETIC[name]
+    rows = [("samples", len(data))]
+    for index in range(len(data)):
+        image, target = data[index]
+        place = np.arange(1, image.size + 1).reshape(image.shape)
+        told = np.asarray(target, np.float64)
+        weights = np.arange(1, told.size + 1).reshape(told.shape)
+        sums = float((image * place).mean()), float((told * weights).sum())
+        rows.append((index, *image.shape, *told.shape, *(round(each, 2) + 0.0 for each in sums)))
+    known.check_rows("synthetic", name, rows)

@@ -27,11 +27,11 @@ class Mine:
 
     name = "mine"
 
-    def plan(self, trace, budget_bytes, machine, **rest):
+    def plan(self, question):
         import ooctrain as oc
 
         try:
-            return get_planner("keep-all").plan(trace, budget_bytes, machine, **rest)
+            return get_planner("keep-all").plan(question)
         except oc.Infeasible as refusal:
             raise oc.Infeasible("mine", minimum_bytes=refusal.minimum_bytes + 1) from refusal
 '''
@@ -46,10 +46,10 @@ class Mine:
 
     name = "mine"
 
-    def plan(self, trace, budget_bytes, machine, **rest):
+    def plan(self, question):
         from ooctrain.sched.schedule import Run
 
-        plan = get_planner("keep-all").plan(trace, budget_bytes, machine, **rest)
+        plan = get_planner("keep-all").plan(question)
         listed = list(plan.schedule.instructions)
         del listed[max(k for k, one in enumerate(listed) if isinstance(one, Run))]
         return replace(plan, schedule=replace(plan.schedule, instructions=tuple(listed)))
@@ -121,8 +121,8 @@ class ForgetsACopy:
 
     name = "forgets-a-copy"
 
-    def plan(self, trace, budget_bytes, machine, **rest):
-        plan = get_planner("naive").plan(trace, budget_bytes, machine, **rest)
+    def plan(self, question):
+        plan = get_planner("naive").plan(question)
         listed = list(plan.schedule.instructions)
         copies = [k for k, one in enumerate(listed) if isinstance(one, SwapIn)]
         del listed[copies[0] : copies[0] + 1]
@@ -217,9 +217,9 @@ class NamesNoCall:
 
     name = "names no call"
 
-    def plan(self, *args, **options):
+    def plan(self, question):
         try:
-            return get_planner("naive").plan(*args, **options)
+            return get_planner("naive").plan(question)
         except Infeasible as refusal:
             refusal.witness_call = "some call"
             raise

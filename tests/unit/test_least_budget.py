@@ -19,6 +19,7 @@ from ooctrain.layers.kernels.cpu.conv.conv_workspace import workspace_bytes
 from ooctrain.rewrite import apply_rewrites
 from ooctrain.rewrite.tile.banded import Banded
 from ooctrain.sched.budget import trace_minimum_bytes
+from ooctrain.sched.planning.question import Question
 from ooctrain.step.presets import v100_pcie
 
 #: Channels of 3 x 3 convolutions with ReLU, and "pool".
@@ -124,7 +125,7 @@ def test_below_bands_of_one_row_tiles_take_over() -> None:
     trace = classifier(16, 8, 512)
     rows = [apply_rewrites(trace, [f"{kind}:8:0:2"]) for kind in ("bands", "bands_again")]
     one_row = min(map(trace_minimum_bytes, rows))
-    plan = Banded().plan(trace, one_row * 3 // 4, v100_pcie())
+    plan = Banded().plan(Question(trace, one_row * 3 // 4, v100_pcie()))
     assert plan.notes["tiling"].startswith("tile:")
     assert plan.peak_bytes <= one_row * 3 // 4
 

@@ -9,9 +9,9 @@ import pytest
 import ooctrain as oc
 from ooctrain.devices.cpu.host_vm import PAGE_BYTES
 from ooctrain.errors import Infeasible
-from ooctrain.execution import division
-from ooctrain.execution.division import prepare_within
-from ooctrain.execution.prepare import prepare
+from ooctrain.execution import fit
+from ooctrain.execution.fit import prepare
+from ooctrain.execution.planners import FirstFound
 from ooctrain.execution.promise import OWN_STEP_BYTES, OwnShare, parts_of
 from ooctrain.execution.settings import Settings
 from ooctrain.rewrite import keeps_bits
@@ -19,6 +19,7 @@ from ooctrain.sched.budget import trace_peak_bytes
 from ooctrain.sched.planners.combined import Combined
 from ooctrain.sched.planners.dtr import Dtr
 from ooctrain.sched.planners.naive import Naive
+from ooctrain.sched.planning.question import Question
 from ooctrain.units import MIB
 
 HOW = Settings(machine="cpu-generic", threads=1, evaluations=100)
@@ -35,7 +36,7 @@ def step(*shape, layers=6):
 
 def named(trace, memory=1, how=HOW):
     with pytest.raises(Infeasible, match="OOC-124") as refused:
-        prepare_within(trace, replace(how, memory=memory), NOTHING)
+        prepare(trace, replace(how, memory=memory), NOTHING)
     return refused.value.minimum_bytes
 
 
@@ -56,13 +57,13 @@ def test_what_cannot_do_is_refused_without_a_search(monkeypatch, left):
     """A refusal of DenseNet-121 took five times as long as its plan: six searches for nothing."""
     trace = step(4, 3, 64, 64)
     searches = counted(monkeypatch, Combined, "plan")
-    plans = counted(monkeypatch, division, "prepare")
+    plans = counted(monkeypatch, fit.LimitSearch, "best")
     fixed = parts_of(trace, 0, NOTHING, 1).fixed_bytes
     persists = sum(v.value_bytes for v in trace.variables if v.persistent)
     assert persists < MIB
     named(trace, max(1, fixed + left * persists // MIB))
     assert not searches
-    assert len(plans) <= 1 + 2 * (division.LEAST_TRIES + division.BANDS_TRIES)
+    assert len(plans) <= 1 + 2 * (fit.LEAST_TRIES + fit.BANDS_TRIES)
 
 
 @pytest.mark.slow
@@ -72,7 +73,7 @@ def test_the_least_that_is_named_does_and_is_the_same_whatever_was_asked():
     found = named(trace)
     assert found == named(trace, fixed + MIB)
     for memory in (found - OWN_STEP_BYTES, found - OWN_STEP_BYTES + MIB // 16):
-        promise = prepare_within(trace, replace(HOW, memory=memory), NOTHING).promise
+        promise = prepare(trace, replace(HOW, memory=memory), NOTHING).promise
         assert promise.promised_bytes <= memory
 
 
@@ -81,14 +82,14 @@ def test_in_a_long_step_fewer_divisions_are_searched(monkeypatch):
     """Three searches of a step of 1800 calls took minutes."""
     trace = step(4, 3, 64, 64)
     memory = named(trace) - OWN_STEP_BYTES
-    monkeypatch.setattr(division, "NEAR", 0.0)  # none is quick enough
-    asked = counted(monkeypatch, division._Division, "_within_slab")
+    monkeypatch.setattr(fit, "NEAR", 0.0)  # none is quick enough
+    asked = counted(monkeypatch, fit.Fit, "at")
     searched = []
     for most in (3 * len(trace.calls), len(trace.calls), 1):
-        monkeypatch.setattr(division, "MOST_CALLS", most)
+        monkeypatch.setattr(fit, "MOST_CALLS", most)
         asked.clear()
-        prepare_within(trace, replace(HOW, memory=memory), NOTHING)
-        searched.append(sum(each[0].settings.time_limit_s is None for each in asked))
+        prepare(trace, replace(HOW, memory=memory), NOTHING)
+        searched.append(sum(each[1].time_limit_s is None for each in asked))
     assert searched == [3, 1, 1]
 
 
@@ -96,34 +97,45 @@ def test_bands_are_tried_where_no_list_of_the_step_as_it_is_does(monkeypatch):
     """One large image: the largest call of the untiled step needs more than all of a band's."""
     trace = step(1, 3, 1024, 64, layers=2)
     with_bands = named(trace)
-    monkeypatch.setattr(division, "BANDS_TRIES", 0)
+    monkeypatch.setattr(fit, "BANDS_TRIES", 0)
     assert with_bands < named(trace)
     monkeypatch.undo()
-    monkeypatch.setattr(division, "MOST_BANDED_CALLS", 1)
+    monkeypatch.setattr(fit, "MOST_BANDED_CALLS", 1)
     assert with_bands < named(trace), "a long step is not written in bands"
 
 
 @pytest.mark.parametrize(("between", "tries"), [(PAGE_BYTES, 0), (PAGE_BYTES + 1, 1)])
 def test_a_page_between_too_little_and_enough_is_not_halved(between, tries):
-    how = replace(HOW, planner="naive")
-    in_core, enough, asked = prepare(step(1, 3, 8, 8, layers=0), how), MIB, []
-
-    def refused(settings, left):
-        asked.append(left)
-
-    found = division.least_found(how, in_core, enough - between, refused, lambda prepared: enough)
-    assert found is in_core
+    asked, enough = [], MIB
+    found = fit.halved(enough - between, enough, 1, asked.append, int, PAGE_BYTES)
+    assert found == enough
     assert len(asked) == tries
+
+
+@pytest.mark.parametrize(("no", "yes"), [(100, 0), (0, 100), (7, 8), (8, 7)])
+def test_one_search_goes_up_or_down_and_says_only_what_was_tried(no, yes):
+    """What does and what does not may take turns between the ends."""
+    for odd in range(2):
+        tried = {}
+
+        def does(number, odd=odd, tried=tried):
+            tried[number] = number % 2 == odd
+            return number if tried[number] else None
+
+        found = fit.halved(no, yes, 20, does, int)
+        assert found == yes or tried.get(found)
+        beside = found + (1 if no > found else -1)
+        assert beside == no or tried.get(beside) is False, "it ended before the numbers met"
 
 
 def test_the_first_who_has_a_plan_gives_it():
     trace, machine = step(4, 3, 64, 64), HOW.find_machine()
     host = sum(v.value_bytes for v in trace.variables if v.kind == "input")
     peak = trace_peak_bytes(trace)
-    first = division.FirstFound(Naive(), Dtr())
-    assert first.plan(trace, peak // 2, machine).notes["chosen"] == "naive"
-    again = first.plan(trace, peak // 2, machine, host_budget_bytes=host)
+    first = FirstFound(Naive(), Dtr())
+    assert first.plan(Question(trace, peak // 2, machine)).notes["chosen"] == "naive"
+    again = first.plan(Question(trace, peak // 2, machine, host_budget_bytes=host))
     assert again.notes["chosen"] == "dtr"
     assert keeps_bits(again.rewrites)
     with pytest.raises(Infeasible):
-        first.plan(trace, 1, machine, host_budget_bytes=host)
+        first.plan(Question(trace, 1, machine, host_budget_bytes=host))

@@ -7,7 +7,7 @@ import pytest
 import ooctrain as oc
 from ooctrain import nn
 from ooctrain.errors import Infeasible
-from ooctrain.execution.prepare import prepare
+from ooctrain.execution.fit import prepare
 from ooctrain.execution.settings import Settings
 
 CHUNK = 64 << 10

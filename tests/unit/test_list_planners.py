@@ -16,8 +16,9 @@ from ooctrain.sched.planners.keep_all import KeepAll
 from ooctrain.sched.planners.naive import Naive
 from ooctrain.sched.planners.registry import get_planner
 from ooctrain.sched.planners.window import SlidingWindow, heads_of
+from ooctrain.sched.planning.effort import Effort
 from ooctrain.sched.planning.list_writer import VariableSequence
-from ooctrain.sched.planning.planner import HOST_TOO_SMALL
+from ooctrain.sched.planning.question import Question
 from ooctrain.sched.schedule import BYTES, Fence, Free, Granule, Run, SwapIn, SwapOut
 from ooctrain.sched.verify import verify
 from ooctrain.step.builder import TraceBuilder
@@ -62,7 +63,7 @@ FORTH_AND_BACK = step("f: x -> a", "g: a -> b", "h: b -> c", "k: c b -> d", "l: 
 
 
 def test_keep_all_moves_nothing_but_inputs():
-    plan = KeepAll().plan(FORTH_AND_BACK, LARGE, MACHINE)
+    plan = KeepAll().plan(Question(FORTH_AND_BACK, LARGE, MACHINE))
     assert listed(plan, SwapIn) == ["x"]
     assert listed(plan, SwapOut) == []
     assert plan.makespan_us == 10 + 50
@@ -70,16 +71,16 @@ def test_keep_all_moves_nothing_but_inputs():
 
 def test_keep_all_fetches_labels_early_where_there_is_room():
     trace = step("f: x -> a 10", "g: a -> b", "loss: b labels -> c")
-    assert KeepAll().plan(trace, 40, MACHINE).makespan_us == 10 + 30
-    late = KeepAll().plan(trace, 30, MACHINE)
+    assert KeepAll().plan(Question(trace, 40, MACHINE)).makespan_us == 10 + 30
+    late = KeepAll().plan(Question(trace, 30, MACHINE))
     assert late.makespan_us == 10 + 20 + 10 + 10
     with pytest.raises(Infeasible) as refused:
-        KeepAll().plan(trace, 29, MACHINE)
+        KeepAll().plan(Question(trace, 29, MACHINE))
     assert (refused.value.minimum_bytes, refused.value.witness_call) == (30, "f")
 
 
 def test_naive_stops_for_every_group():
-    plan = Naive().plan(FORTH_AND_BACK, 30, MACHINE)
+    plan = Naive().plan(Question(FORTH_AND_BACK, 30, MACHINE))
     verify(plan, FORTH_AND_BACK, 30, MACHINE)
     assert listed(plan, SwapOut) == ["a", "b", "c", "d"]
     assert listed(plan, SwapIn) == ["x", "a", "b", "c", "b", "d", "a"]
@@ -94,12 +95,14 @@ def test_the_minimum_is_the_largest_need_of_one_call_in_granules(planner):
     trace = step("f: x -> a 7", "g: a x -> b", "h: b -> c")
     for granule, least in ((Granule(), 30), (Granule(4), 36), (Granule(64, ranges=False), 192)):
         with pytest.raises(Infeasible) as refused:
-            planner.plan(trace, 5, MACHINE, granule=granule)
+            planner.plan(Question(trace, 5, MACHINE, granule=granule))
         assert (refused.value.minimum_bytes, refused.value.witness_call) == (
             least,
             "g" if least != 192 else "f",
         )
-        verify(planner.plan(trace, least, MACHINE, granule=granule), trace, least, MACHINE)
+        verify(
+            planner.plan(Question(trace, least, MACHINE, granule=granule)), trace, least, MACHINE
+        )
 
 
 def updated_early() -> Trace:
@@ -128,13 +131,13 @@ def test_a_call_needs_what_it_touches_and_what_is_pinned_at_that_time(trace, pin
 
 
 def test_window_moves_nothing_where_all_is_in_the_window():
-    plan = SlidingWindow(size=5).plan(FORTH_AND_BACK, 60, MACHINE)
+    plan = SlidingWindow(size=5).plan(Question(FORTH_AND_BACK, 60, MACHINE))
     assert listed(plan, SwapOut) == []
 
 
 def test_window_swaps_out_what_is_beyond_it_and_waits_only_when_it_must():
     """The window of 30 bytes at f holds x, a, b: a is not seen again, and leaves after g."""
-    plan = SlidingWindow(size=1).plan(FORTH_AND_BACK, 30, MACHINE)
+    plan = SlidingWindow(size=1).plan(Question(FORTH_AND_BACK, 30, MACHINE))
     verify(plan, FORTH_AND_BACK, 30, MACHINE)
     assert listed(plan, SwapOut) == ["a"]
     position = [plan.schedule.describe(i, plan.trace) for i in range(len(plan.schedule))]
@@ -146,7 +149,7 @@ def test_window_swaps_out_what_is_beyond_it_and_waits_only_when_it_must():
 
 def test_a_swap_out_is_cancelled_when_its_variable_comes_again():
     """With 40 bytes nothing waits for a: it comes into the window again, still on the device."""
-    plan = SlidingWindow(size=0.8).plan(FORTH_AND_BACK, 40, MACHINE)
+    plan = SlidingWindow(size=0.8).plan(Question(FORTH_AND_BACK, 40, MACHINE))
     verify(plan, FORTH_AND_BACK, 40, MACHINE)
     assert listed(plan, SwapOut) == []
 
@@ -161,7 +164,7 @@ def test_where_each_occurrence_counts_the_window_is_halved_until_it_is_a_million
 
     monkeypatch.setattr(window, "heads_of", none_fits)
     planner = SlidingWindow(size=1, count="occurrence", persistent="host")
-    plan = planner.plan(FORTH_AND_BACK, 30, MACHINE)
+    plan = planner.plan(Question(FORTH_AND_BACK, 30, MACHINE))
     verify(plan, FORTH_AND_BACK, 30, MACHINE)
     assert sizes == [*(2.0**-halved for halved in range(21)), 0]
 
@@ -171,7 +174,7 @@ def test_the_oldest_swap_out_is_waited_for_first():
         "f: x -> a", "g: x -> b", "h: x -> c", "k: y -> big", "l: big -> z", "m: a b c -> e",
         sizes={"big": 20},
     )  # fmt: skip
-    plan = SlidingWindow(size=0.1).plan(trace, 40, MACHINE)
+    plan = SlidingWindow(size=0.1).plan(Question(trace, 40, MACHINE))
     verify(plan, trace, 40, MACHINE)
     # k needs the bytes of two of them; c is still there when m comes, and its copy is taken back.
     assert listed(plan, SwapOut) == ["a", "b"]
@@ -183,7 +186,7 @@ def test_a_second_eviction_is_clean():
     trace = step(
         "f: x -> a", "g: y -> b 10", "h: a b -> c", "k: y -> d 10", "l: c d -> e", "m: a e -> q"
     )
-    plan = SlidingWindow(size=0.1).plan(trace, 30, MACHINE)
+    plan = SlidingWindow(size=0.1).plan(Question(trace, 30, MACHINE))
     verify(plan, trace, 30, MACHINE)
     assert listed(plan, SwapOut).count("a") == 1
     assert listed(plan, SwapIn).count("a") == 2
@@ -192,7 +195,7 @@ def test_a_second_eviction_is_clean():
 def test_prefetches_for_later_calls_give_way_to_a_large_call():
     """Without the restart g (its workspace is not in the window) would not fit beside y and z."""
     trace = step("f: x -> a", "g: a -> b 60", "h: b y -> c", "k: c z -> d")
-    plan = SlidingWindow(size=3).plan(trace, 80, MACHINE)
+    plan = SlidingWindow(size=3).plan(Question(trace, 80, MACHINE))
     verify(plan, trace, 80, MACHINE)
     instructions = list(plan.schedule)
     names = listed(plan, SwapIn)
@@ -210,7 +213,7 @@ def test_the_paper_counts_a_variable_each_time_it_occurs():
     trace = step("f: x -> a", "g: x -> b", "h: x -> c", "k: a b c y -> d")
     seen_early = {}
     for count in ("unique", "occurrence"):
-        plan = SlidingWindow(size=1, count=count).plan(trace, 70, MACHINE)
+        plan = SlidingWindow(size=1, count=count).plan(Question(trace, 70, MACHINE))
         verify(plan, trace, 70, MACHINE)
         instructions = [type(i).__name__ for i in plan.schedule]
         second_in = [i for i, kind in enumerate(instructions) if kind == "SwapIn"][1]
@@ -220,7 +223,7 @@ def test_the_paper_counts_a_variable_each_time_it_occurs():
 
 def test_the_printed_window_is_halved_where_a_call_does_not_fit():
     trace = step("f: x -> a", "g: a -> b 60", "h: b y -> c", "k: c z -> d")
-    plan = SlidingWindow(size=3, count="occurrence").plan(trace, 80, MACHINE)
+    plan = SlidingWindow(size=3, count="occurrence").plan(Question(trace, 80, MACHINE))
     verify(plan, trace, 80, MACHINE)
     assert 0 < plan.notes["window"] < 3
 
@@ -228,7 +231,7 @@ def test_the_printed_window_is_halved_where_a_call_does_not_fit():
 @pytest.mark.parametrize(("place", "on_device"), [("device", ["w"]), ("host", [])])
 def test_parameters_rest_where_the_window_is_told(place, on_device):
     trace = step("f: x w -> a", "g: a -> b", "h: b w -> c", kinds={"w": "param"})
-    plan = SlidingWindow(size=1, persistent=place).plan(trace, 60, MACHINE)
+    plan = SlidingWindow(size=1, persistent=place).plan(Question(trace, 60, MACHINE))
     verify(plan, trace, 60, MACHINE)
     assert [trace.variables[v].name for v, _, _ in plan.schedule.start_device] == on_device
 
@@ -238,45 +241,47 @@ def test_auto_computes_again_where_the_host_has_no_room():
     calls = ("f: x -> a", "g: a -> b", "h: b -> c", "k: c b -> d", "l: d a -> e")
     of = step(*calls, sizes={"x": 1})
     for planner in (Naive(), SlidingWindow()):
-        assert listed(planner.plan(of, 31, MACHINE), SwapOut)
+        assert listed(planner.plan(Question(of, 31, MACHINE)), SwapOut)
         with pytest.raises(Infeasible):
-            planner.plan(of, 31, MACHINE, host_budget_bytes=1)
-    plan = get_planner("auto").plan(of, 31, MACHINE, host_budget_bytes=1)
+            planner.plan(Question(of, 31, MACHINE, host_budget_bytes=1))
+    plan = get_planner("auto").plan(Question(of, 31, MACHINE, host_budget_bytes=1))
     verify(plan, of, 31, MACHINE, host_budget_bytes=1)
     assert not listed(plan, SwapOut)
 
 
 def test_auto_is_in_core_where_it_fits_and_never_worse_than_those_it_asks():
     auto = get_planner("auto")
-    assert auto.plan(FORTH_AND_BACK, 40, MACHINE).notes["chosen"] == "keep-all"
-    best = auto.plan(FORTH_AND_BACK, 30, MACHINE)
+    assert auto.plan(Question(FORTH_AND_BACK, 40, MACHINE)).notes["chosen"] == "keep-all"
+    best = auto.plan(Question(FORTH_AND_BACK, 30, MACHINE))
     for planner in (Naive(), SlidingWindow()):
-        assert best.makespan_us <= planner.plan(FORTH_AND_BACK, 30, MACHINE).makespan_us
+        assert best.makespan_us <= planner.plan(Question(FORTH_AND_BACK, 30, MACHINE)).makespan_us
 
 
 def test_a_host_budget_that_nothing_can_meet_says_so():
     for planner in (KeepAll(), Naive(), SlidingWindow(), get_planner("auto")):
         with pytest.raises(Infeasible) as refused:
-            planner.plan(FORTH_AND_BACK, LARGE, MACHINE, host_budget_bytes=9)  # x alone has 10
-        assert refused.value.minimum_bytes == HOST_TOO_SMALL
+            planner.plan(
+                Question(FORTH_AND_BACK, LARGE, MACHINE, host_budget_bytes=9)
+            )  # x alone has 10
+        assert (refused.value.minimum_bytes, refused.value.needs) == (None, "host")
         assert f"{planner.name!r} needs more host memory" in str(refused.value)
 
 
 def test_a_host_budget_names_the_device_budget_that_makes_up_for_it():
     tight = SlidingWindow(size=1)
-    used = tight.plan(FORTH_AND_BACK, 30, MACHINE).host_peak_bytes
+    used = tight.plan(Question(FORTH_AND_BACK, 30, MACHINE)).host_peak_bytes
     with pytest.raises(Infeasible) as refused:
-        tight.plan(FORTH_AND_BACK, 30, MACHINE, host_budget_bytes=used - 1)
+        tight.plan(Question(FORTH_AND_BACK, 30, MACHINE, host_budget_bytes=used - 1))
     least = refused.value.minimum_bytes
     assert 30 < least <= 60
-    plan = tight.plan(FORTH_AND_BACK, least, MACHINE, host_budget_bytes=used - 1)
+    plan = tight.plan(Question(FORTH_AND_BACK, least, MACHINE, host_budget_bytes=used - 1))
     assert plan.host_peak_bytes < used
 
 
 def test_a_time_limit_ends_the_search_for_the_device_budget_that_makes_up_for_the_host(monkeypatch):
     """Two lists are made then, in place of one for each halving; what is named suffices."""
     tight, asked, lists = SlidingWindow(size=1), [], SlidingWindow._lists
-    used = tight.plan(FORTH_AND_BACK, 30, MACHINE).host_peak_bytes
+    used = tight.plan(Question(FORTH_AND_BACK, 30, MACHINE)).host_peak_bytes
 
     def counted(self, question):
         asked.append(question.budget_bytes)
@@ -284,10 +289,18 @@ def test_a_time_limit_ends_the_search_for_the_device_budget_that_makes_up_for_th
 
     monkeypatch.setattr(SlidingWindow, "_lists", counted)
     with pytest.raises(Infeasible) as refused:
-        tight.plan(FORTH_AND_BACK, 30, MACHINE, host_budget_bytes=used - 1, time_limit_s=1e-300)
+        tight.plan(
+            Question(
+                FORTH_AND_BACK,
+                30,
+                MACHINE,
+                host_budget_bytes=used - 1,
+                effort=Effort.within(1e-300),
+            )
+        )
     assert len(asked) <= 3
     enough = refused.value.minimum_bytes
-    plan = tight.plan(FORTH_AND_BACK, enough, MACHINE, host_budget_bytes=used - 1)
+    plan = tight.plan(Question(FORTH_AND_BACK, enough, MACHINE, host_budget_bytes=used - 1))
     assert plan.host_peak_bytes < used
 
 
@@ -298,7 +311,7 @@ def test_a_resnet50_step_is_planned_without_much_work():
     machine = oc.machine("v100-16gb-nvlink")
     plans = []
     lines = lines_run(
-        lambda: plans.append(SlidingWindow().plan(trace, machine.device_bytes, machine))
+        lambda: plans.append(SlidingWindow().plan(Question(trace, machine.device_bytes, machine)))
     )
     assert lines < 5000 * len(trace.calls)
     verify(plans[0], trace, machine.device_bytes, machine)

@@ -23,6 +23,7 @@ from ooctrain.report.listing import (
 from ooctrain.report.lists_compared import NO_MATE, first_difference_at, mates, only_in
 from ooctrain.sched.ledger import walk
 from ooctrain.sched.planners.registry import get_planner
+from ooctrain.sched.planning.question import Question
 from ooctrain.sched.schedule import End, Fence, Free, Plan, Run, Schedule, SwapIn, SwapOut
 from ooctrain.sched.simulate import simulate
 from ooctrain.testing.check_planner import random_case
@@ -34,10 +35,12 @@ def random_plan(planner, seed):
     """A plan within the least budget, of a random step."""
     case, least = random_case(random.Random(seed)), 0
     try:
-        get_planner(planner).plan(case.trace, 0, case.machine, granule=case.granule)
+        get_planner(planner).plan(Question(case.trace, 0, case.machine, granule=case.granule))
     except oc.Infeasible as refusal:
         least = refusal.minimum_bytes
-    return get_planner(planner).plan(case.trace, least, case.machine, granule=case.granule), case
+    return get_planner(planner).plan(
+        Question(case.trace, least, case.machine, granule=case.granule)
+    ), case
 
 
 def told(line):

@@ -239,7 +239,7 @@ def a_run():
     """A run that never trains: its records are filled by the tests."""
     import ooctrain as oc
     from ooctrain.cli.run.run_record import RunOptions, TrainingRun
-    from ooctrain.execution.prepare import prepare
+    from ooctrain.execution.fit import prepare
     from ooctrain.execution.settings import Settings
 
     trace = oc.trace(oc.models.build("lenet"), (8, 3, 32, 32))

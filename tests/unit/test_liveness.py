@@ -7,11 +7,10 @@ import random
 import pytest
 
 from ooctrain.errors import ConfigError
-from ooctrain.sched.planning.decisions import Decisions, lives, runs_once
+from ooctrain.sched.planning.decisions import Decisions, lives, movable_gaps, runs_once
 from ooctrain.sched.planning.lower import tabulate
 from ooctrain.sched.planning.rematerialise import droppable, rematerialise
 from ooctrain.sched.planning.residency import Liveness
-from ooctrain.sched.planning.swap import movable_gaps
 from ooctrain.sched.schedule import Granule
 from ooctrain.step.builder import TraceBuilder
 from ooctrain.step.trace import Trace

@@ -142,7 +142,7 @@ def test_five_thousand_stages_are_planned_in_500_mib(spec):
     trace = equal_stages(5000)
     budget = (trace_minimum_bytes(trace, BYTES) + trace_peak_bytes(trace, BYTES)) // 2
     tracemalloc.start()
-    plan = get_planner(spec).plan(trace, budget, MACHINE)
+    plan = get_planner(spec).plan(Question(trace, budget, MACHINE))
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     verify(plan, trace, budget, MACHINE)

@@ -14,8 +14,8 @@ import ooctrain as oc
 from ooctrain.devices.cpu.host_vm import VirtualArena, why_no_virtual_memory
 from ooctrain.engine.incore import initial_values
 from ooctrain.errors import Infeasible
+from ooctrain.execution.fit import LASTING_SHARE, prepare
 from ooctrain.execution.placement import mapped_by_step, mapped_bytes, maps_dearly, with_mapping
-from ooctrain.execution.prepare import INEXACT_US, LASTING_SHARE, prepare
 from ooctrain.execution.sessions import input_values, open_session
 from ooctrain.execution.settings import Settings
 from ooctrain.machine import memory_speed
@@ -154,28 +154,22 @@ def test_auto_knows_what_its_plan_maps(unet, link_bytes_per_us):
             assert predicted <= 1.001 * other.predict().makespan_us
 
 
-class OwnWeighing:
-    """A planner of one's own that may be told how long a step is, and keeps what it was told."""
+class NotesItsCosts:
+    """A planner of one's own that compares its plans by what the question says they cost."""
 
-    name = "own-weighing"
+    name = "notes-its-costs"
 
     def __init__(self):
-        self.weighed_us = []
-        self.step_us = None
+        self.besides_us = []
 
-    def weighing_by(self, step_us):
-        self.step_us = step_us
-        return self
-
-    def plan(self, trace, budget_bytes, machine, **options):
-        plan = Belady().plan(trace, budget_bytes, machine, **options)
-        if self.step_us:
-            self.weighed_us.append(self.step_us(plan) - plan.makespan_us)
+    def plan(self, question):
+        plan = Belady().plan(question)
+        self.besides_us.append(question.cost(plan) - plan.makespan_us)
         return plan
 
 
 @pytest.mark.parametrize(
-    ("allocator", "us_per_byte", "told"),
+    ("allocator", "us_per_byte", "counts"),
     quick(
         [("va:chunk=4KiB", 1e-2, True), ("va:chunk=4KiB", 0.0, False), ("best-fit", 1e-2, False)],
         0,
@@ -183,13 +177,11 @@ class OwnWeighing:
         names=3,
     ),
 )
-def test_any_planner_that_weighs_is_told_what_its_plans_map(unet, allocator, us_per_byte, told):
-    planner, there = OwnWeighing(), replace(MACHINE, map_us_per_byte=us_per_byte)
+def test_the_cost_of_a_plan_counts_what_it_maps(unet, allocator, us_per_byte, counts):
+    planner, there = NotesItsCosts(), replace(MACHINE, map_us_per_byte=us_per_byte)
     prepare(unet[1], replace(settings(planner, allocator), machine=there))
-    # An allocator that cannot place the plan has one more question: can it place this one?
-    mapped_us = [besides_us for besides_us in planner.weighed_us if besides_us < INEXACT_US]
-    assert bool(mapped_us) == told
-    assert all(besides_us > 0 for besides_us in mapped_us)
+    assert planner.besides_us
+    assert all(us > 0 if counts else us == 0 for us in planner.besides_us)
 
 
 @pytest.mark.skipif(bool(why_no_virtual_memory()), reason="no virtual memory here")

@@ -110,13 +110,13 @@ def test_values_that_a_test_leaves_at_home_are_counted():
 
 
 def plans_where_no_arena_is(monkeypatch: pytest.MonkeyPatch) -> None:
-    prepare_within, seen = step_cache.prepare_within, []
+    prepare, seen = step_cache.prepare, []
 
     def looking(*given):
         seen.append(trainer._residence.open is None)
-        return prepare_within(*given)
+        return prepare(*given)
 
-    monkeypatch.setattr(step_cache, "prepare_within", looking)
+    monkeypatch.setattr(step_cache, "prepare", looking)
     with trainer_of(memory="64GiB") as trainer:
         trainer.step(X, Y)
         trainer.evaluate([(X, Y)])

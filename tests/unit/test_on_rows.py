@@ -16,7 +16,7 @@ from ooctrain.devices.cuda.device_array import DeviceArray
 from ooctrain.engine.eager import aligned_bytes, make_pool
 from ooctrain.engine.incore import initial_values
 from ooctrain.errors import ConfigError, ShapeError
-from ooctrain.execution.prepare import prepare
+from ooctrain.execution.fit import prepare
 from ooctrain.execution.settings import Settings
 from ooctrain.layers.combine import Add
 from ooctrain.layers.conv2d import Conv2d, Conv2dGradWeight, Geometry

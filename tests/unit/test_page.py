@@ -22,6 +22,7 @@ from ooctrain.report.record import Record, drawing, read_record
 from ooctrain.report.shapes import MOST_POINTS, thinned
 from ooctrain.report.svg import MOST_BOXES, lane_boxes
 from ooctrain.sched.planners.registry import get_planner
+from ooctrain.sched.planning.question import Question
 from ooctrain.sched.simulate import simulate
 from ooctrain.sched.timeline import Timeline, TimelineEvent
 from ooctrain.testing.check_planner import random_case
@@ -38,7 +39,7 @@ def record_of(plan, machine, path, predicted=None):
 
 def small_record(seed, path):
     case = random_case(random.Random(seed))
-    plan = get_planner("naive").plan(case.trace, 10**6, case.machine)
+    plan = get_planner("naive").plan(Question(case.trace, 10**6, case.machine))
     return record_of(plan, case.machine, path, simulate(plan.schedule, plan.trace, case.machine))
 
 

@@ -12,6 +12,7 @@ import pytest
 from ooctrain.course.interview import Interview, NoAnswer
 from ooctrain.course.remote import RemotePlanner, name_in_answer
 from ooctrain.errors import Infeasible
+from ooctrain.sched.planning.question import Question
 from ooctrain.step.builder import TraceBuilder
 from ooctrain.step.machine import Machine
 from ooctrain.testing.random_traces import FakeOp
@@ -36,7 +37,7 @@ def planner_file(folder, body):
     path.write_text(
         "import time\nfrom ooctrain.errors import Infeasible\n\n\n"
         "class Mine:\n    name = 'mine'\n\n"
-        "    def plan(self, trace, budget, machine, **rest):\n"
+        "    def plan(self, question):\n"
         f"        {body}\n        raise Infeasible('no', minimum_bytes=1)\n"
     )
     return f"{path}:Mine"
@@ -44,7 +45,7 @@ def planner_file(folder, body):
 
 def ask(planner):
     with pytest.raises(Infeasible):
-        planner.plan(small_step(), 100, MACHINE)
+        planner.plan(Question(small_step(), 100, MACHINE))
 
 
 def test_what_the_grader_does_between_two_questions_is_not_counted(tmp_path):
@@ -100,5 +101,5 @@ def test_its_own_time_is_counted_whether_it_computes_or_sleeps(deed, tmp_path):
         name_in_answer(interview)
         started = time.monotonic()
         with pytest.raises(NoAnswer, match=r"did not end within 0\.3 s"):
-            RemotePlanner(interview).plan(small_step(), 100, MACHINE)
+            RemotePlanner(interview).plan(Question(small_step(), 100, MACHINE))
         assert time.monotonic() - started < 20

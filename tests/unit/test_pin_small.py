@@ -16,7 +16,7 @@ import ooctrain as oc
 from ooctrain.alloc.registry import choose_allocator
 from ooctrain.devices.interface import Debug
 from ooctrain.errors import ConfigError, Infeasible, ScheduleError
-from ooctrain.execution.prepare import prepare
+from ooctrain.execution.fit import prepare
 from ooctrain.execution.settings import DEFAULT_REWRITES, Settings
 from ooctrain.rewrite import REWRITES, apply_rewrites
 from ooctrain.rewrite.pin_small import KINDS, pin_small, pinning_for, pinning_lasting
@@ -28,7 +28,9 @@ from ooctrain.sched.budget import (
     with_region,
 )
 from ooctrain.sched.planners.registry import as_planner
-from ooctrain.sched.planning.question import Question, plan_excluding
+from ooctrain.sched.planning.effort import Effort
+from ooctrain.sched.planning.planner import plan_excluding
+from ooctrain.sched.planning.question import Question
 from ooctrain.sched.schedule import Free, Run, Schedule
 from ooctrain.sched.simulate import simulate
 from ooctrain.sched.verify import verify
@@ -140,7 +142,7 @@ def test_every_planner_plans_beside_it(planner):
     machine = oc.machine("cpu-generic")
     least = trace_minimum_bytes(pinned, beside)
     budget = least + (trace_peak_bytes(pinned, beside) - least) // 4
-    question = Question(pinned, budget, machine, beside, time_limit_s=0.5)
+    question = Question(pinned, budget, machine, beside, effort=Effort.within(0.5))
     found = as_planner(planner)
     try:
         plan = plan_excluding(found, question)

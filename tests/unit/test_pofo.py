@@ -22,8 +22,9 @@ from ooctrain.sched.planners.dynprog import DynProg, SlotChain, in_slots
 from ooctrain.sched.planners.pofo import BlockSearch, Pofo, gaps_around
 from ooctrain.sched.planners.rotor import CostTable, Rotor
 from ooctrain.sched.planning.chain_view import ChainView, chain_view
+from ooctrain.sched.planning.decisions import movable_gaps
+from ooctrain.sched.planning.question import Question
 from ooctrain.sched.planning.rematerialise import droppable, rematerialise
-from ooctrain.sched.planning.swap import movable_gaps
 from ooctrain.sched.schedule import SwapOut
 from ooctrain.sched.search.pofo_blocks import undominated
 from ooctrain.sched.verify import verify
@@ -301,7 +302,7 @@ def resnet() -> Trace:
 
 def makespan_us(planner, trace: Trace, budget_bytes: int, machine: Machine) -> float:
     try:
-        return planner.plan(trace, budget_bytes, machine).makespan_us
+        return planner.plan(Question(trace, budget_bytes, machine)).makespan_us
     except Infeasible:
         return math.inf
 
@@ -328,7 +329,7 @@ def test_a_plan_keeps_what_the_blocks_promise():
         view = chain_view(chain_with_intermediates(rng, 4), UNIT)
         memory = rng.randint(view.minimum()[0], view.peak()[0])
         found = search_of(view, memory).solve()
-        plan = Pofo().plan(view.trace, memory, UNIT)
+        plan = Pofo().plan(Question(view.trace, memory, UNIT))
         verify(plan, view.trace, memory, UNIT)
         kept += plan.makespan_us <= found.makespan_us
     assert kept == 12
@@ -338,7 +339,7 @@ def test_a_plan_keeps_what_the_blocks_promise():
 def test_offloading_takes_much_of_the_time_that_recomputation_costs(resnet, share):
     """The paper: the possibility to offload removes one third of the overhead."""
     budget_bytes = resolve_budget(resnet, share)
-    plan = Pofo().plan(resnet, budget_bytes, PCIE)
+    plan = Pofo().plan(Question(resnet, budget_bytes, PCIE))
     verify(plan, resnet, budget_bytes, PCIE)
     assert any(isinstance(item, SwapOut) for item in plan.schedule)
     in_core = makespan_us(Pofo(), resnet, resolve_budget(resnet, "100%"), PCIE)
@@ -349,13 +350,13 @@ def test_offloading_takes_much_of_the_time_that_recomputation_costs(resnet, shar
 def test_the_minimum_is_exact_and_below_what_either_half_needs(resnet):
     def least(planner) -> int:
         with pytest.raises(Infeasible) as refused:
-            planner.plan(resnet, 0, PCIE)
+            planner.plan(Question(resnet, 0, PCIE))
         return refused.value.minimum_bytes
 
     mine = least(Pofo())
-    verify(Pofo().plan(resnet, mine, PCIE), resnet, mine, PCIE)
+    verify(Pofo().plan(Question(resnet, mine, PCIE)), resnet, mine, PCIE)
     with pytest.raises(Infeasible) as refused:
-        Pofo().plan(resnet, mine - 1, PCIE)
+        Pofo().plan(Question(resnet, mine - 1, PCIE))
     assert refused.value.minimum_bytes == mine
     assert refused.value.witness_call in {call.name for call in resnet.calls}
     assert mine <= min(least(Rotor()), least(DynProg()))
@@ -366,10 +367,10 @@ def test_the_minimum_is_that_of_dynprog_where_no_stage_fits_beside_its_gradient_
     least = {}
     for planner in (Pofo(), DynProg(), Rotor()):
         with pytest.raises(Infeasible) as refused:
-            planner.plan(trace, 0, PCIE)
+            planner.plan(Question(trace, 0, PCIE))
         least[planner.name] = refused.value.minimum_bytes
     assert least["pofo"] == least["dynprog"] == 4 + 4 + 20 < least["rotor"]
-    verify(Pofo().plan(trace, least["pofo"], PCIE), trace, least["pofo"], PCIE)
+    verify(Pofo().plan(Question(trace, least["pofo"], PCIE)), trace, least["pofo"], PCIE)
 
 
 def test_what_stays_is_what_no_earlier_state_is_as_good_as():

@@ -12,11 +12,14 @@ import ooctrain as oc
 from ooctrain import nn
 from ooctrain.alloc.registry import choose_allocator
 from ooctrain.errors import DoesNotFit, Infeasible, PlanMismatch
-from ooctrain.execution import prepare as module
+from ooctrain.execution import fit as module
+from ooctrain.execution import prepared_step
+from ooctrain.execution.fit import prepare
 from ooctrain.execution.placement import reserved_peak
-from ooctrain.execution.prepare import placed, prepare
+from ooctrain.execution.prepared_step import placed
 from ooctrain.execution.sessions import threads_served
 from ooctrain.execution.settings import Settings
+from ooctrain.sched.planning.question import makespan_us
 from ooctrain.sched.schedule import Free, Run, Schedule
 from ooctrain.step.builder import TraceBuilder
 
@@ -34,13 +37,16 @@ def test_a_plan_for_a_gpu_is_not_placed_on_the_cpu():
         placed(plan, Settings(device="cpu"))
 
 
-def test_how_a_gpu_maps_is_asked_of_it(monkeypatch):
-    gpu = SimpleNamespace(granularity_bytes=2 << 20, mapping_problem="it maps nothing")
-    monkeypatch.setattr(module.cuda_open, "look_at_gpu", lambda: gpu)
+@pytest.mark.parametrize("problem", ["", "it maps nothing"])
+def test_how_a_gpu_maps_is_asked_of_it(problem, monkeypatch):
+    gpu = SimpleNamespace(granularity_bytes=2 << 20, mapping_problem=problem)
+    monkeypatch.setattr(prepared_step.cuda_open, "look_at_gpu", lambda: gpu)
     for check in ("require_kernels", "require_compiler"):
-        monkeypatch.setattr(module.cuda_open, check, lambda *_: None)
-    pages = module._pages(step("cuda"), Settings(device="cuda"))
-    assert (pages.size_bytes, pages.problem) == (2 << 20, "it maps nothing")
+        monkeypatch.setattr(prepared_step.cuda_open, check, lambda *_: None)
+    chosen = prepared_step.chooser(step("cuda"), Settings(device="cuda"))(64 << 20, False)
+    assert problem in "".join(chosen.notices)
+    assert chosen.maps == (not problem)
+    assert chosen.piece_bytes == (None if problem else 2 << 20)
 
 
 def test_the_search_for_a_limit_begins_right_below_the_least_budget(monkeypatch):
@@ -50,14 +56,14 @@ def test_the_search_for_a_limit_begins_right_below_the_least_budget(monkeypatch)
         found.append(search)
         raise StopIteration
 
-    monkeypatch.setattr(module._Search, "plan_that_fits", asked)
+    monkeypatch.setattr(module.LimitSearch, "best", asked)
     with pytest.raises(StopIteration):
         prepare(step(), Settings(budget="90%", planner="window", threads=1))
     (search,) = found
-    below = search._least_limit()
-    assert search._try(below + 1, search.planner)[0].peak_bytes == below + 1
+    below = search.refused_bytes
+    assert search.at(below + 1, makespan_us)[0].peak_bytes == below + 1
     with pytest.raises(Infeasible):
-        search._try(below, search.planner)
+        search.at(below, makespan_us)
 
 
 @pytest.mark.parametrize("allocator", sorted(oc.allocators()))
@@ -73,7 +79,7 @@ def test_a_planner_finds_a_plan_at_the_least_budget_that_its_refusal_names(alloc
 
 
 @pytest.mark.parametrize("piece", [4096, 8192])
-def test_a_least_budget_is_rounded_up_to_what_the_allocator_maps_and_no_further(piece):
+def test_a_least_budget_is_in_whole_pieces_and_does(piece):
     name = f"best-fit-caching:chunk={piece}"  # maps pieces, and rounds by 512 bytes
     with pytest.raises(Infeasible) as of_planner:
         oc.plan(step(), piece, "naive", granule=choose_allocator(name, 1 << 20).granule)
@@ -81,7 +87,12 @@ def test_a_least_budget_is_rounded_up_to_what_the_allocator_maps_and_no_further(
         prepare(step(), Settings(piece, "naive", name, threads=1))
     least = of_planner.value.minimum_bytes
     assert least % piece
-    assert named.value.minimum_bytes == -(-least // piece) * piece
+    assert named.value.minimum_bytes % piece == 0
+    found = prepare(step(), Settings(named.value.minimum_bytes, "naive", name, threads=1))
+    assert found.reserved_bytes <= named.value.minimum_bytes
+    for less in range(-(-least // piece) * piece, named.value.minimum_bytes, piece):
+        with pytest.raises(DoesNotFit):
+            prepare(step(), Settings(less, "naive", name, threads=1))
 
 
 def test_one_thread_is_always_served():

@@ -11,6 +11,7 @@ from ooctrain.execution.program import make_program
 from ooctrain.sched.budget import trace_minimum_bytes
 from ooctrain.sched.planners.naive import Naive
 from ooctrain.sched.planners.window import SlidingWindow
+from ooctrain.sched.planning.question import Question
 from ooctrain.sched.schedule import BYTES
 from ooctrain.testing.random_traces import random_machine, random_trace
 
@@ -27,7 +28,7 @@ def test_a_step_waits_for_the_latest_piece_of_each_stream(asked, fills):
         rng = random.Random(seed)
         trace, machine = random_trace(rng), random_machine(rng)
         planner = Naive() if seed % 2 else SlidingWindow()
-        plan = planner.plan(trace, trace_minimum_bytes(trace) + 8 * seed, machine)
+        plan = planner.plan(Question(trace, trace_minimum_bytes(trace) + 8 * seed, machine))
         program = make_program(trace, plan.schedule, DryAllocator(BYTES), fills=fills, **asked)
         waits = dict(zip(program.rows, (step.waits for step in program.steps), strict=True))
         assert any(map(any, waits.values()))

@@ -124,11 +124,11 @@ class Leaving:
 
     def __init__(self, monkeypatch, *left_mib):
         self.left, self.held, self.planned = list(left_mib), 0, 0
-        self._prepare = step_cache.prepare_within
+        self._prepare = step_cache.prepare
         monkeypatch.setattr(step_cache, "held_here", lambda: self.held)
-        monkeypatch.setattr(step_cache, "prepare_within", self.prepare_within)
+        monkeypatch.setattr(step_cache, "prepare", self.prepare)
 
-    def prepare_within(self, *question):
+    def prepare(self, *question):
         self.planned += 1
         self.held += self.left.pop(0) * MIB if self.left else 0
         return self._prepare(*question)

@@ -46,9 +46,9 @@ def test_a_step_is_planned_so(thresholds):
     seen = []
 
     class Looks(Belady):
-        def plan(self, *args, **kwargs):
+        def plan(self, question):
             seen.append(gc.get_threshold()[0])
-            return super().plan(*args, **kwargs)
+            return super().plan(question)
 
     oc.plan(step_trace("lenet", 2), "50%", Looks(), "cpu-generic", rewrites=())
     assert seen == [RARELY]

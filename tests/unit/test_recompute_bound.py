@@ -35,6 +35,7 @@ from ooctrain.sched.bounds.recompute import (
 from ooctrain.sched.budget import input_bytes, trace_minimum_bytes, trace_peak_bytes
 from ooctrain.sched.planners.dtr import Dtr
 from ooctrain.sched.planners.prefix import Prefix
+from ooctrain.sched.planning.question import Question
 from ooctrain.sched.schedule import BYTES
 from ooctrain.step.builder import TraceBuilder
 from ooctrain.step.trace import Call, Trace, Variable
@@ -297,7 +298,7 @@ def waits_for_what_the_first_call_reads():
     trace = builder.build()
     bound = recompute_bound(trace, trace_peak_bytes(trace, BYTES), PLAIN)
     assert bound.proved_us == pytest.approx(35)
-    plan = Prefix(steps=3).plan(trace, trace_peak_bytes(trace, BYTES), PLAIN)
+    plan = Prefix(steps=3).plan(Question(trace, trace_peak_bytes(trace, BYTES), PLAIN))
     assert bound.makespan_us <= plan.makespan_us
 
 
@@ -341,7 +342,9 @@ def test_no_planner_beats_it(trace, share, reads):
     bound = recompute_bound(trace, budget, PLAIN, depth=Depth(reads, 20))
     for planner in (Prefix(steps=3), Dtr()):
         try:
-            plan = planner.plan(trace, budget, PLAIN, host_budget_bytes=input_bytes(trace))
+            plan = planner.plan(
+                Question(trace, budget, PLAIN, host_budget_bytes=input_bytes(trace))
+            )
         except Infeasible:
             continue
         assert bound is not None

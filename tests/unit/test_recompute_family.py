@@ -85,11 +85,11 @@ def test_planners_keep_the_laws(spec):
 def test_the_minimum_is_exact_on_a_network(spec, resnet):
     planner = get_planner(spec)
     with pytest.raises(Infeasible) as refused:
-        planner.plan(resnet, 0, PCIE)
+        planner.plan(Question(resnet, 0, PCIE))
     least = refused.value.minimum_bytes
-    verify(planner.plan(resnet, least, PCIE), resnet, least, PCIE)
+    verify(planner.plan(Question(resnet, least, PCIE)), resnet, least, PCIE)
     with pytest.raises(Infeasible) as refused:
-        planner.plan(resnet, least - 1, PCIE)
+        planner.plan(Question(resnet, least - 1, PCIE))
     assert refused.value.minimum_bytes == least
     assert refused.value.witness_call in {call.name for call in resnet.calls}
 
@@ -97,7 +97,7 @@ def test_the_minimum_is_exact_on_a_network(spec, resnet):
 @pytest.mark.slow
 @pytest.mark.parametrize("spec", ["dtr", "superneurons", "tflms-hybrid"])
 def test_with_all_memory_nothing_runs_again(spec, resnet):
-    plan = get_planner(spec).plan(resnet, trace_peak_bytes(resnet, BYTES), PCIE)
+    plan = get_planner(spec).plan(Question(resnet, trace_peak_bytes(resnet, BYTES), PCIE))
     assert not again(plan, resnet)
     assert not swapped(plan)
 
@@ -167,8 +167,8 @@ def test_a_value_belongs_to_the_checkpoint_before_it(chain):
 
 def test_without_a_list_the_hybrid_is_lms_auto(resnet):
     budget = resolve_budget(resnet, "60%")
-    hybrid = TflmsHybrid(checkpoint_list=None).plan(resnet, budget, PCIE)
-    lms = LmsAuto().plan(resnet, budget, PCIE)
+    hybrid = TflmsHybrid(checkpoint_list=None).plan(Question(resnet, budget, PCIE))
+    lms = LmsAuto().plan(Question(resnet, budget, PCIE))
     assert not again(hybrid, resnet)
     assert hybrid.makespan_us == lms.makespan_us
 
@@ -176,15 +176,15 @@ def test_without_a_list_the_hybrid_is_lms_auto(resnet):
 def test_where_recomputation_alone_makes_room_nothing_is_swapped(resnet):
     everything = TflmsHybrid(checkpoint_list="all")
     budget = resolve_budget(resnet, "75%")
-    plan = everything.plan(resnet, budget, PCIE)
+    plan = everything.plan(Question(resnet, budget, PCIE))
     assert again(plan, resnet)
     assert not swapped(plan)
-    assert swapped(everything.plan(resnet, resolve_budget(resnet, "50%"), PCIE))
+    assert swapped(everything.plan(Question(resnet, resolve_budget(resnet, "50%"), PCIE)))
 
 
 def test_the_listed_segments_run_again_and_no_others(resnet):
     planner = TflmsHybrid(checkpoint_list="1+3")
-    plan = planner.plan(resnet, resolve_budget(resnet, "75%"), PCIE)
+    plan = planner.plan(Question(resnet, resolve_budget(resnet, "75%"), PCIE))
     known = planner.checkpoints(resnet)
     segment = segments(resnet, [checkpoint.var for checkpoint in known])
     owned = {*segment[known[0].var], *segment[known[2].var]}
@@ -194,10 +194,10 @@ def test_the_listed_segments_run_again_and_no_others(resnet):
 
 def test_the_list_chosen_is_no_worse_than_none_and_all(resnet):
     budget = resolve_budget(resnet, "50%")
-    chosen = TflmsHybrid().plan(resnet, budget, PCIE)
+    chosen = TflmsHybrid().plan(Question(resnet, budget, PCIE))
     verify(chosen, resnet, budget, PCIE)
     for checkpoint_list in (None, "all"):
-        other = TflmsHybrid(checkpoint_list=checkpoint_list).plan(resnet, budget, PCIE)
+        other = TflmsHybrid(checkpoint_list=checkpoint_list).plan(Question(resnet, budget, PCIE))
         assert chosen.makespan_us <= other.makespan_us
 
 
@@ -213,7 +213,7 @@ def test_what_it_costs_to_drop_a_segment_is_what_runs_again(resnet):
 @pytest.mark.parametrize("checkpoint_list", ["0", 21, "2+x"])
 def test_a_list_that_names_nothing_is_refused(resnet, checkpoint_list):
     with pytest.raises(ConfigError, match="checkpoint_list"):
-        TflmsHybrid(checkpoint_list=checkpoint_list).plan(resnet, 1 << 40, PCIE)
+        TflmsHybrid(checkpoint_list=checkpoint_list).plan(Question(resnet, 1 << 40, PCIE))
 
 
 def test_the_command_lists_checkpoints_by_number_name_and_size(capsys):
@@ -286,8 +286,8 @@ def test_what_leaves_makes_room_in_every_run():
 
 def test_superneurons_swaps_checkpoints_only_when_it_computes_again(resnet):
     with pytest.raises(Infeasible) as refused:
-        SuperNeurons().plan(resnet, 0, PCIE)
-    plan = SuperNeurons().plan(resnet, refused.value.minimum_bytes, PCIE)
+        SuperNeurons().plan(Question(resnet, 0, PCIE))
+    plan = SuperNeurons().plan(Question(resnet, refused.value.minimum_bytes, PCIE))
     if again(plan, resnet):
         dropped, _ = cost_aware(resnet, BYTES)
         assert not swapped(plan) & set(dropped)
@@ -302,7 +302,7 @@ def test_norms_without_a_shortcut_run_again_and_nothing_else(resnet):
         op = resnet.calls[resnet.producer[var]].op
         assert type(op).__name__ == "BatchNormApply"
         assert not op.residual
-    plan = BnRecompute(swap="belady").plan(resnet, resolve_budget(resnet, "25%"), PCIE)
+    plan = BnRecompute(swap="belady").plan(Question(resnet, resolve_budget(resnet, "25%"), PCIE))
     assert set(again(plan, resnet)) == {resnet.producer[v] for v in outputs}
     assert max(again(plan, resnet).values()) == 1
 
@@ -319,7 +319,7 @@ def test_norms_computed_again_let_the_link_carry_a_larger_share():
 def test_less_memory_is_enough_for_hmms_when_norms_are_computed_again(resnet):
     def least(planner):
         with pytest.raises(Infeasible) as refused:
-            planner.plan(resnet, 0, PCIE)
+            planner.plan(Question(resnet, 0, PCIE))
         return refused.value.minimum_bytes
 
     assert least(BnRecompute()) < least(Hmms())
@@ -368,7 +368,7 @@ def test_dtr_computes_more_the_less_memory_there_is_and_moves_nothing(resnet):
     for share in ("30%", "50%", "75%", "100%"):
         budget = resolve_budget(resnet, share)
         try:
-            plan = Dtr().plan(resnet, budget, PCIE)
+            plan = Dtr().plan(Question(resnet, budget, PCIE))
         except Infeasible:
             continue
         verify(plan, resnet, budget, PCIE)

@@ -13,7 +13,7 @@ from ooctrain.sched.planners.combined import Combined
 from ooctrain.sched.planners.dtr import Dtr
 from ooctrain.sched.planners.prefix import Dropped, Prefix, _Attempts, by_recompute_time
 from ooctrain.sched.planners.window import SlidingWindow, WindowCyclic
-from ooctrain.sched.planning.effort import Deadline
+from ooctrain.sched.planning.effort import Deadline, Effort
 from ooctrain.sched.planning.question import Question
 from ooctrain.sched.planning.rematerialise import droppable
 from ooctrain.sched.schedule import BYTES, Run
@@ -66,7 +66,9 @@ def test_every_fourth_prefix_is_tried_first_from_the_empty_one_on(monkeypatch):
 @pytest.mark.parametrize("planner", [Prefix(steps=4), Dtr()])
 def test_notes_count_the_calls_that_run_again(planner):
     trace = oc.chain([8] * 7, [8] * 7, [2] * 6, [3] * 6, [0] * 6, [0] * 6)
-    plan = planner.plan(trace, budget(trace, 0.3), oc.Machine("m", 1, 1, link_bytes_per_us=0.5))
+    plan = planner.plan(
+        Question(trace, budget(trace, 0.3), oc.Machine("m", 1, 1, link_bytes_per_us=0.5))
+    )
     runs = sum(isinstance(instruction, Run) for instruction in plan.schedule.instructions)
     assert plan.notes["runs_again"] == runs - len(trace.calls) > 0
 
@@ -75,7 +77,7 @@ def test_notes_count_the_calls_that_run_again(planner):
 @pytest.mark.parametrize("fraction", [0.05, 0.25])
 def test_computing_again_beats_offloading_alone_on_a_slow_link(resnet, fraction):
     machine, size = oc.machine("v100-pcie"), budget(resnet, fraction)
-    plans = [p.plan(resnet, size, machine) for p in (Belady(), Prefix(), Combined(3000))]
+    plans = [p.plan(Question(resnet, size, machine)) for p in (Belady(), Prefix(), Combined(3000))]
     for plan in plans:
         verify(plan, resnet, size, machine)
     belady, prefix, combined = (plan.makespan_us for plan in plans)
@@ -89,15 +91,17 @@ def test_computing_again_beats_offloading_alone_on_a_slow_link(resnet, fraction)
 @pytest.mark.slow
 def test_combined_is_never_worse_than_its_starts_and_deterministic(resnet):
     machine, size = oc.machine("v100-32gb-nvlink"), budget(resnet, 0.1)
-    found = Combined(evaluations=500).plan(resnet, size, machine, seed=7)
-    again = Combined(evaluations=500).plan(resnet, size, machine, seed=7)
+    found = Combined(evaluations=500).plan(Question(resnet, size, machine, seed=7))
+    again = Combined(evaluations=500).plan(Question(resnet, size, machine, seed=7))
     assert found.schedule == again.schedule
     for planner in (Belady(), Prefix(), SlidingWindow(), WindowCyclic()):
-        assert found.makespan_us <= planner.plan(resnet, size, machine).makespan_us
+        assert found.makespan_us <= planner.plan(Question(resnet, size, machine)).makespan_us
 
 
 def test_a_time_limit_cuts_the_search_short_and_says_so(resnet):
     machine, size = oc.machine("v100-pcie"), budget(resnet, 0.1)
-    plan = Combined(evaluations=10**9).plan(resnet, size, machine, time_limit_s=0.3)
+    plan = Combined(evaluations=10**9).plan(
+        Question(resnet, size, machine, effort=Effort.within(0.3))
+    )
     assert plan.notes["cut_short"]
     verify(plan, resnet, size, machine)

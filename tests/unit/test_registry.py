@@ -11,10 +11,11 @@ import pytest
 import ooctrain as oc
 from ooctrain import plugins as specs
 from ooctrain.errors import ConfigError, Infeasible
-from ooctrain.execution.planners import get_planner, planners
+from ooctrain.execution.planners import as_planner, get_planner, planners
 from ooctrain.sched.planners.keep_all import KeepAll
 from ooctrain.sched.planners.window import SlidingWindow
 from ooctrain.sched.planning.planner import Planner
+from ooctrain.sched.schedule import BYTES
 
 
 def test_names_are_listed():
@@ -51,6 +52,7 @@ def test_a_file_gives_a_planner(tmp_path):
     file.write_text(
         "class Mine:\n    name = 'mine'\n"
         "    def __init__(self, depth=1):\n        self.depth = depth\n"
+        "    def plan(self, question):\n        pass\n"
     )
     assert get_planner(f"{file}:Mine:depth=3").depth == 3
 
@@ -61,6 +63,7 @@ def test_a_file_may_define_a_dataclass(tmp_path):
     file.write_text(
         "from __future__ import annotations\nfrom dataclasses import dataclass\n\n\n"
         "@dataclass(frozen=True)\nclass Mine:\n    depth: int = 1\n    name: str = 'mine'\n"
+        "    def plan(self, question):\n        pass\n"
     )
     assert get_planner(f"{file}:Mine:depth=3").depth == 3
 
@@ -149,11 +152,28 @@ def test_values_are_read_by_their_looks(text, value):
 
 
 class OfThreeArguments:
-    """Is not asked for granules."""
+    """As planners were up to 0.1: what is in a question comes one by one."""
 
     name = "three"
 
-    def plan(self, trace, budget_bytes, machine):
+    def plan(self, trace, budget_bytes, machine, *, granule=BYTES, host_budget_bytes=None, seed=0):
+        return None
+
+
+class OfThreeArgumentsByClass(OfThreeArguments):
+    """The same where no object is needed."""
+
+    @staticmethod
+    def plan(trace, budget_bytes, machine, **rest):
+        return None
+
+
+class OfNoArgument:
+    """Knows of no question."""
+
+    name = "none"
+
+    def plan(self):
         return None
 
 
@@ -165,29 +185,31 @@ class Changed:
     def __init__(self, **fields):
         self.fields = fields
 
-    def plan(self, trace, budget_bytes, machine, **options):
-        plan = get_planner("naive").plan(trace, budget_bytes, machine, **options)
+    def plan(self, question):
+        plan = get_planner("naive").plan(question)
         if "instructions" in self.fields:
             return replace(plan, schedule=replace(plan.schedule, **self.fields))
         return replace(plan, **self.fields)
 
 
 class RefusesWith:
-    """Refuses, and names its least budget wrongly."""
+    """Refuses, and names a least budget."""
 
     name = "refuses"
 
-    def __init__(self, least):
-        self.least = least
+    def __init__(self, least, needs="device"):
+        self.least, self.needs = least, needs
 
-    def plan(self, trace, budget_bytes, machine, **options):
-        raise Infeasible("no", minimum_bytes=self.least)
+    def plan(self, question):
+        raise Infeasible("no", minimum_bytes=self.least, needs=self.needs)
 
 
 @pytest.mark.parametrize(
     ("planner", "says"),
     [
-        (OfThreeArguments, "OfThreeArguments.plan cannot be asked for a plan: .*'granule'"),
+        (OfThreeArguments, r"(?s)OfThreeArguments\.plan does not .*def plan\(self, question\)"),
+        (OfThreeArgumentsByClass, r"(?s)ByClass\.plan does not .*def plan\(self, question\)"),
+        (OfNoArgument, r"(?s)OfNoArgument\.plan does not .*def plan\(self, question\)"),
         (Changed(notes=None), "plan of planner 'changed' has NoneType as its notes"),
         (Changed(trace=None), "has NoneType as its trace"),
         (Changed(schedule=[1]), "has list as its schedule"),
@@ -203,3 +225,22 @@ def test_what_a_planner_does_wrong_is_said_in_one_line(planner, says):
     with pytest.raises(ConfigError, match=says) as caught:
         oc.plan(trace, "100%", planner=planner)
     assert caught.value.code == "OOC-108"
+
+
+def test_a_planner_of_one_s_own_may_refuse_for_the_host_and_name_no_budget():
+    trace = oc.chain([8] * 3, [8] * 3, [1] * 2, [1] * 2, [0] * 2, [0] * 2)
+    with pytest.raises(Infeasible) as refused:
+        oc.plan(trace, "100%", planner=RefusesWith(None, "host"))
+    assert (refused.value.minimum_bytes, refused.value.needs) == (None, "host")
+
+
+@pytest.mark.parametrize("named", [OfThreeArguments, OfNoArgument])
+def test_what_cannot_be_asked_is_refused_by_whatever_name_it_comes(named, tmp_path):
+    """`compare` named it in a row, with a TypeError of the library's own line."""
+    text = f"class Mine:\n    name = 'mine'\n{inspect.getsource(named.plan)}"
+    (tmp_path / "own.py").write_text(f"BYTES = None\n{text}", encoding="utf-8")
+    spec = f"{tmp_path / 'own.py'}:Mine"
+    for asked in (get_planner, as_planner):
+        with pytest.raises(ConfigError) as refused:
+            asked(spec)
+        assert refused.value.code == "OOC-108"

@@ -14,6 +14,7 @@ from ooctrain.execution.program import make_program
 from ooctrain.rewrite import apply_rewrites
 from ooctrain.sched.budget import trace_minimum_bytes, trace_peak_bytes
 from ooctrain.sched.planners.registry import get_planner
+from ooctrain.sched.planning.question import Question
 
 STEPS = 6
 PLANNERS = ("keep-all", "belady", "prefix", "window:persistent=host", "lru")
@@ -34,7 +35,7 @@ def plans(granule):
         for share in (0.1, 0.4, 1.0):
             budget = int(least + share * (most - least))
             try:
-                yield get_planner(name).plan(trace, budget, machine, granule=granule)
+                yield get_planner(name).plan(Question(trace, budget, machine, granule=granule))
             except Infeasible:
                 continue
 

@@ -22,6 +22,7 @@ from ooctrain.report.snapshot import snapshot, snapshot_pickle
 from ooctrain.report.step import step_svg
 from ooctrain.report.waits import peak_of
 from ooctrain.sched.planners.registry import get_planner
+from ooctrain.sched.planning.question import Question
 from ooctrain.sched.simulate import simulate
 from ooctrain.testing.check_planner import random_case
 from ooctrain.units import format_bytes
@@ -47,7 +48,7 @@ def record(record_path):
 
 def test_a_record_read_back_is_the_one_that_was_written(tmp_path):
     case = random_case(random.Random(1))
-    plan = get_planner("naive").plan(case.trace, 10**6, case.machine)
+    plan = get_planner("naive").plan(Question(case.trace, 10**6, case.machine))
     timeline = simulate(plan.schedule, plan.trace, case.machine)
     path = tmp_path / "x.json"
     path.write_text(json.dumps({"model": "m", "budget_bytes": 7, **drawing(plan, timeline)}))

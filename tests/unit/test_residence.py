@@ -341,7 +341,7 @@ def things():
 def test_forty_dropped_trainers_leave_nothing(model, cycle, monkeypatch):
     """The C library keeps a few stacks of threads that have ended, as mappings."""
     planned = trainer_of(network(), budget="60%", planner="window", threads=2).prepare(X.shape)
-    monkeypatch.setattr("ooctrain.execution.step_cache.prepare_within", lambda *_: planned)
+    monkeypatch.setattr("ooctrain.execution.step_cache.prepare", lambda *_: planned)
 
     def drop():
         trainer = trainer_of(model or network(), threads=2)
@@ -408,10 +408,32 @@ def test_a_fork_touches_nothing_of_its_parents(monkeypatch):
             assert caught.value.code == "OOC-163"
         trainer.close()
         assert trainer._residence.open is None  # the session is the parent's
+        with pytest.raises(InUse):  # and so are the values, until others are written
+            trainer.state_arrays()
         opened.close()
     assert not opened.closed
     opened.close()
     assert same(trainer.state_arrays(), after(1))
+
+
+def test_a_fork_in_the_midst_of_an_evaluation_is_refused(monkeypatch):
+    """As of a loader whose processes are forked: the thread that works is there, the device not."""
+    trainer = trainer_of(network())
+    trainer.step(X, Y)
+    codes = []
+
+    def batches():
+        with monkeypatch.context() as patch:
+            patch.setattr(os, "getpid", lambda: -1)
+            for refused in (lambda: trainer.predict(X), trainer.model.state_dict):
+                with pytest.raises(InUse) as caught:
+                    refused()
+                codes.append(caught.value.code)
+        yield X, Y
+
+    assert trainer.evaluate(batches()).samples == 2
+    assert codes == ["OOC-163"] * 2
+    trainer.close()
 
 
 BEGIN = """

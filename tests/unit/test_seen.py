@@ -1,8 +1,10 @@
 """What a trainer sees between steps, beyond the law of tests/properties/test_what_a_step_reads.py:
 plans are kept, what is replaced is trained, what nobody trains is named."""
 
+import gc
 import sys
 import warnings
+import weakref
 
 import numpy as np
 import pytest
@@ -167,7 +169,19 @@ def test_modules_that_a_loss_function_calls_are_seen():
     assert losses() == (first, second)
 
 
-def test_values_that_a_trace_reads_are_seen():
+def through_a_view(tensor, values):
+    """No method of the tensor is called; NumPy allows it, since the array below may be written."""
+    view = tensor.numpy()
+    view.flags.writeable = True
+    view[:] = values
+
+
+#: Ways to write to a tensor; the second one no counter sees.
+WRITES = {"copy_": oc.Tensor.copy_, "a view": through_a_view}
+
+
+@pytest.mark.parametrize("way", WRITES)
+def test_values_that_a_trace_reads_are_seen(way):
     """Class weights are constants of a step; they may be written in place."""
     weight = oc.tensor(np.ones(3, np.float32))
 
@@ -178,7 +192,7 @@ def test_values_that_a_trace_reads_are_seen():
         weight.copy_(np.ones(3, np.float32))
         with make(loss) as trainer:
             trainer.step(*batch())
-            weight.copy_(np.array(values, np.float32))
+            WRITES[way](weight, np.array(values, np.float32))
             trainer.step(*batch(1))
             return trainer.state_arrays()["0.weight"]
 
@@ -244,6 +258,61 @@ def test_lists_within_tuples_are_looked_at():
         assert trainer._seen.unchanged(trainer._training())
         model.settings[1][0] = 3.0
         assert not trainer._seen.unchanged(trainer._training())
+
+
+def test_a_mode_that_a_model_is_in_already_is_no_change():
+    """Some call `model.train()` before each step."""
+    model = network()
+    with oc.Trainer(model, threads=1) as trainer:
+        model.train()
+        assert trainer._seen.unchanged(trainer._training())
+        model.eval()
+        assert not trainer._seen.unchanged(trainer._training())
+
+
+def test_a_part_that_is_replaced_is_not_kept():
+    """Steps that are known by what they depended on keep nothing of it in memory."""
+    with make() as trainer:
+        trainer.step(*batch())
+        old = weakref.ref(trainer.model[2])
+        trainer.model.add_module("2", nn.Dropout(0.3))
+        trainer.step(*batch(1))
+        gc.collect()
+        assert old() is None
+
+
+class Told(nn.Linear):
+    """A layer that wants to know which step begins."""
+
+    def begin_step(self, number):
+        self.told = [*getattr(self, "told", ()), number]
+
+
+def test_parts_are_told_the_number_of_a_step_that_begins():
+    """Also one that has come since; and one whose class, or that itself, has learnt it since."""
+    with make() as trainer:
+        trainer.step(*batch())
+        late = nn.Sequential(Told(5, 5))
+        trainer.model.add_module("1", late)
+        trainer.optimizer.add_param_group({"params": late.parameters()})
+        trainer.step(*batch(1))
+        trainer.evaluate([batch(1)])
+        late[0].begin_step = lambda number: seen.append(number)
+        seen = []
+        trainer.step(*batch(2))
+        assert (getattr(late[0], "told", None), seen) == ([1], [2])
+
+
+def test_a_class_that_learns_later_which_step_begins(monkeypatch):
+    class Layer(nn.Tanh):
+        pass
+
+    model, seen = nn.Sequential(nn.Linear(6, 3), Layer()), []
+    with oc.Trainer(model, threads=1) as trainer:
+        trainer.step(*batch())
+        monkeypatch.setattr(Layer, "begin_step", lambda self, number: seen.append(number), False)
+        trainer.step(*batch())
+    assert seen == [1]
 
 
 def test_descriptions_tell_values_apart():

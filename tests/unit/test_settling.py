@@ -12,11 +12,12 @@ import ooctrain as oc
 from ooctrain.alloc.registry import choose_allocator
 from ooctrain.errors import DoesNotFit
 from ooctrain.execution import placement
+from ooctrain.execution.fit import Fit, prepare
 from ooctrain.execution.placement import reserved_peak
-from ooctrain.execution.prepare import prepare
 from ooctrain.execution.settings import Settings
 from ooctrain.rewrite import apply_rewrites
 from ooctrain.sched.planners.registry import get_planner
+from ooctrain.sched.planning.question import Question
 
 WIDTHS = (48, 29, 37, 35, 21, 37, 39)  # found by a search: best fit settles nowhere
 LEDGER_BYTES = 79360
@@ -28,8 +29,8 @@ class OfOneLimit:
 
     name = "of-one-limit"
 
-    def plan(self, trace, budget_bytes, machine, **asked):
-        return get_planner("belady").plan(trace, LEDGER_BYTES, machine, **asked)
+    def plan(self, question):
+        return get_planner("belady").plan(replace(question, budget_bytes=LEDGER_BYTES))
 
 
 def wandering():
@@ -45,8 +46,8 @@ def reserved(steps, monkeypatch):
     monkeypatch.setattr(placement, "MAX_STEPS", steps)
     step = apply_rewrites(oc.trace(wandering(), (8, 3, 4, 4), threads=1), ("fuse", "share_storage"))
     choice = choose_allocator("best-fit", 1 << 30)
-    asked = {"granule": choice.granule}
-    plan = OfOneLimit().plan(step, LEDGER_BYTES, oc.machine("v100-pcie"), **asked)
+    question = Question(step, LEDGER_BYTES, oc.machine("v100-pcie"), choice.granule)
+    plan = OfOneLimit().plan(question)
     found = reserved_peak(plan.schedule, plan.trace, choice)
     monkeypatch.undo()
     return found
@@ -91,22 +92,25 @@ class Asked:
     def __init__(self):
         self.budgets = []
 
-    def plan(self, trace, budget_bytes, machine, **asked):
-        self.budgets.append(budget_bytes)
-        return get_planner("belady").plan(trace, budget_bytes, machine, **asked)
+    def plan(self, question):
+        self.budgets.append(question.budget_bytes)
+        return get_planner("belady").plan(question)
 
 
 @pytest.mark.parametrize("above", [0, 1024, 4096])
 def test_no_limit_is_asked_for_twice_where_the_allocator_cannot_place_the_plan(above):
-    """At the least budget itself the planner was asked for a byte less six times."""
+    """At the least budget itself the planner was asked for a byte less six times. (What a refusal
+    then names is another budget.)
+    """
     oc.manual_seed(0)
     step = oc.trace(oc.models.build("lenet", num_classes=10), (8, 3, 32, 32), threads=1)
     planner = Asked()
     how = Settings(allocator="first-fit", planner=planner, budget=1024, machine="v100-pcie")
+    fit = Fit.of(step, how)
     with pytest.raises(oc.Infeasible) as refused:
-        prepare(step, how)
+        fit.at(how, 1024)
     planner.budgets.clear()
     with pytest.raises(DoesNotFit):
-        prepare(step, replace(how, budget=refused.value.minimum_bytes + above))
+        fit.at(how, refused.value.minimum_bytes + above)
     assert len(planner.budgets) == len({*planner.budgets})
     assert len(planner.budgets) <= 2 + above // 512

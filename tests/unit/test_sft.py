@@ -40,6 +40,7 @@ from ooctrain.rewrite.tile.sft import (
 from ooctrain.rewrite.tile.sft_planner import Sft, at_least_bytes, tile_bytes
 from ooctrain.rewrite.tile.tile_rules import rule_of
 from ooctrain.sched.budget import trace_peak_bytes
+from ooctrain.sched.planning.question import Question
 from ooctrain.sched.schedule import BYTES
 from ooctrain.step.builder import TraceBuilder
 from ooctrain.step.op import Op, Spec, Window
@@ -258,9 +259,9 @@ def step():
 
 def test_sft_tiles_where_the_step_does_not_fit_and_swaps_nothing() -> None:
     original, trace = step()
-    whole = Sft().plan(trace, 1 << 30, rtx2080ti())
+    whole = Sft().plan(Question(trace, 1 << 30, rtx2080ti()))
     assert whole.rewrites == ()
-    plan = Sft().plan(trace, whole.peak_bytes * 3 // 4, rtx2080ti())
+    plan = Sft().plan(Question(trace, whole.peak_bytes * 3 // 4, rtx2080ti()))
     assert plan.rewrites
     assert plan.peak_bytes <= whole.peak_bytes * 3 // 4
     assert not any(type(i).__name__ == "SwapOut" for i in plan.schedule.instructions)
@@ -272,11 +273,11 @@ def test_sft_tiles_where_the_step_does_not_fit_and_swaps_nothing() -> None:
 def test_its_least_budget_is_its_least_budget() -> None:
     _, trace = step()
     with pytest.raises(oc.Infeasible, match="of any tiling") as refused:
-        Sft().plan(trace, 1, rtx2080ti())
+        Sft().plan(Question(trace, 1, rtx2080ti()))
     least = refused.value.minimum_bytes
-    assert Sft().plan(trace, least, rtx2080ti()).peak_bytes <= least
+    assert Sft().plan(Question(trace, least, rtx2080ti())).peak_bytes <= least
     with pytest.raises(oc.Infeasible) as again:
-        Sft().plan(trace, least - 1, rtx2080ti())
+        Sft().plan(Question(trace, least - 1, rtx2080ti()))
     assert again.value.minimum_bytes == least
     assert refused.value.witness_call
     assert "avgpool" in str(refused.value) or "windows have no fixed stride" in str(refused.value)

@@ -193,12 +193,12 @@ from ooctrain.sched.planners.keep_all import KeepAll
 class Mine(KeepAll):
     name = "mine"
 
-    def plan(self, step, *given, **options):
+    def plan(self, question):
         mark = Path(__file__).with_name("died")
         if not mark.exists():
             mark.touch()
             os.kill(os.getpid(), signal.SIGKILL)
-        return super().plan(step, *given, **options)
+        return super().plan(question)
 """
 
 

@@ -32,11 +32,12 @@ from ooctrain.sched.planners.dynprog import (
     solve,
 )
 from ooctrain.sched.planners.greedy import shortest_prefix
-from ooctrain.sched.planners.hmms import Offloadable, ends_of_offload, starts_of_prefetch, take
+from ooctrain.sched.planners.hmms import ends_of_offload, starts_of_prefetch
 from ooctrain.sched.planners.lms import LevelGraph, Lms, Trip, peak, search
 from ooctrain.sched.planners.registry import get_planner
 from ooctrain.sched.planners.vdnn import candidates
 from ooctrain.sched.planning.chain_view import chain_view
+from ooctrain.sched.planning.offloadable import Offloadable, take
 from ooctrain.sched.planning.planner import make_plan
 from ooctrain.sched.planning.question import Question
 from ooctrain.sched.planning.swap import check_budget, swap_gaps
@@ -94,18 +95,18 @@ NESTED = step("f1: x -> a", "f2: a -> b", "f3: b -> c", "b3: c -> gc", "b2: b gc
 def test_at_its_minimum_a_planner_succeeds_and_a_byte_below_it_names_a_witness(spec):
     planner = get_planner(spec)
     with pytest.raises(Infeasible) as refused:
-        planner.plan(NESTED, 0, MACHINE)
+        planner.plan(Question(NESTED, 0, MACHINE))
     least = refused.value.minimum_bytes
-    verify(planner.plan(NESTED, least, MACHINE), NESTED, least, MACHINE)
+    verify(planner.plan(Question(NESTED, least, MACHINE)), NESTED, least, MACHINE)
     with pytest.raises(Infeasible) as refused:
-        planner.plan(NESTED, least - 1, MACHINE)
+        planner.plan(Question(NESTED, least - 1, MACHINE))
     assert refused.value.minimum_bytes == least
     assert refused.value.witness_call in {call.name for call in NESTED.calls}
 
 
 @pytest.mark.parametrize("spec", SWAP_PLANNERS)
 def test_with_memory_enough_most_planners_move_nothing_but_inputs(spec):
-    plan = get_planner(spec).plan(NESTED, LARGE, MACHINE)
+    plan = get_planner(spec).plan(Question(NESTED, LARGE, MACHINE))
     fixed = {"vdnn-all", "lms", "window-cyclic"}  # swap whatever the budget; or in any window
     if spec not in fixed:
         assert listed(plan, SwapOut) == []
@@ -116,21 +117,21 @@ def test_with_memory_enough_most_planners_move_nothing_but_inputs(spec):
 
 
 def test_belady_evicts_what_is_needed_last_and_only_the_bytes_that_lack():
-    plan = Belady(pieces=1).plan(NESTED, 34, MACHINE)
+    plan = Belady(pieces=1).plan(Question(NESTED, 34, MACHINE))
     verify(plan, NESTED, 34, MACHINE)
     assert listed(plan, SwapOut) == ["out a[0:6]"]
 
 
 def test_belady_cuts_what_it_evicts_into_pieces_and_leaves_wholes_where_ranges_are_not():
-    plan = Belady(pieces=8).plan(NESTED, 32, MACHINE)  # pieces of 4 bytes
+    plan = Belady(pieces=8).plan(Question(NESTED, 32, MACHINE))  # pieces of 4 bytes
     assert listed(plan, SwapOut) == ["out a[0:4]", "out a[4:8]"]
-    whole = Belady().plan(NESTED, 32, MACHINE, granule=Granule(2, ranges=False))
+    whole = Belady().plan(Question(NESTED, 32, MACHINE, granule=Granule(2, ranges=False)))
     assert listed(whole, SwapOut) == ["out a"]
 
 
 def test_belady_makes_pieces_worth_their_latency():
     slow = replace(MACHINE, latency_us=1.0)
-    assert Belady().plan(NESTED, 32, slow).notes["piece_bytes"] == 20
+    assert Belady().plan(Question(NESTED, 32, slow)).notes["piece_bytes"] == 20
     with pytest.raises(ConfigError):
         Belady(pieces=0)
 
@@ -139,7 +140,7 @@ def test_belady_makes_pieces_worth_their_latency():
 def test_belady_equals_theorem_2_on_chains(budget_bytes):
     """Exactly M_peak - M bytes go out, and the makespan is that of sending them one by one."""
     trace = chain([10, 10, 10, 10], [0] * 4, [10, 10, 10], [10, 10, 10], [0] * 3, [0] * 3)
-    plan = Belady().plan(trace, budget_bytes, SHARED)
+    plan = Belady().plan(Question(trace, budget_bytes, SHARED))
     sent = sum(i.hi - i.lo for i in plan.schedule if isinstance(i, SwapOut))
     assert sent == 40 - budget_bytes
     assert plan.makespan_us == 60  # it all hides behind the calls
@@ -158,9 +159,9 @@ def test_byte_by_byte_belady_is_the_fluid_optimum_of_random_chains():
         link = rng.choice(("shared", "duplex"))
         machine = Machine("unit", 1, 1, link_bytes_per_us=100, link=link)
         with pytest.raises(Infeasible) as refused:
-            Belady().plan(trace, 0, machine)
+            Belady().plan(Question(trace, 0, machine))
         budget_bytes = refused.value.minimum_bytes + rng.randint(0, 600)
-        plan = Belady(pieces=10**6).plan(trace, budget_bytes, machine)
+        plan = Belady(pieces=10**6).plan(Question(trace, budget_bytes, machine))
         bound = fluid_bound(trace, budget_bytes, machine, recompute=False, resident=True)
         assert plan.makespan_us == pytest.approx(bound.makespan_us, rel=1e-3)
 
@@ -170,7 +171,7 @@ def test_a_value_that_is_away_twice_is_copied_out_once():
     trace = step("f1: x -> s", "f2: s -> a", "f3: a -> b", "f4: b -> c", "f5: c s -> d",
                  "b5: d -> e", "b4: e -> g", "b3: g -> h", "b2: h s -> i",
                  sizes={"s": 30, "b": 30, "g": 30})  # fmt: skip
-    plan = Belady(pieces=1).plan(trace, 50, MACHINE)
+    plan = Belady(pieces=1).plan(Question(trace, 50, MACHINE))
     verify(plan, trace, 50, MACHINE)
     assert listed(plan, SwapIn, SwapOut) == [
         "in x", "out s[0:20]", "in s[0:20]", "in s[0:20]",
@@ -255,7 +256,7 @@ def test_the_authors_code_is_one_level_off_the_paper():
 
 
 def test_lms_waits_for_swap_outs_only_where_memory_lacks():
-    tight, roomy = (Lms(3, 1).plan(NESTED, budget, MACHINE) for budget in (30, 60))
+    tight, roomy = (Lms(3, 1).plan(Question(NESTED, budget, MACHINE)) for budget in (30, 60))
     assert listed(tight, SwapOut) == listed(roomy, SwapOut)
     words = listed(tight)
     assert words.index("free a") < words.index("run b3")
@@ -279,16 +280,16 @@ def test_lms_auto_finds_the_largest_numbers_that_fit():
 def test_lms_auto_swaps_nothing_where_all_fits_and_waits_where_a_head_start_does_not():
     graph = LevelGraph(NESTED)
     in_core = peak(graph, Granule(), Lms(graph.height + 1, 1, 0))[0]
-    assert listed(get_planner("lms-auto").plan(NESTED, in_core, MACHINE), SwapOut) == []
+    assert listed(get_planner("lms-auto").plan(Question(NESTED, in_core, MACHINE)), SwapOut) == []
     least = peak(graph, Granule(), Lms(1, 0, 0))[0]
-    assert get_planner("lms-auto").plan(NESTED, least, MACHINE).peak_bytes <= least
+    assert get_planner("lms-auto").plan(Question(NESTED, least, MACHINE)).peak_bytes <= least
 
 
 # ---------------------------------------------------------------- vdnn-all, vdnn-conv
 
 
 def test_vdnn_all_stops_after_each_layer_and_fetches_one_layer_ahead():
-    plan = get_planner("vdnn-all").plan(NESTED, LARGE, MACHINE)
+    plan = get_planner("vdnn-all").plan(Question(NESTED, LARGE, MACHINE))
     assert listed(plan, Run, SwapIn, SwapOut, Free, Fence) == [
         "in x", "run f1", "free x",
         "out a", "run f2", "fence", "free a",
@@ -304,10 +305,10 @@ def test_a_ratio_limits_the_bytes_that_leave(planner, leaving):
     """Of a, b, c, d every second one; vdnn-all keeps d, which the next call reads."""
     trace = step("f1: x -> a", "f2: a -> b", "f3: b -> c", "f4: c -> d", "f5: d -> e",
                  "b5: d e -> ge", "b4: c ge -> gd", "b3: b gd -> gc", "b2: a gc -> gb")  # fmt: skip
-    half = get_planner(f"{planner}:ratio=0.5").plan(trace, LARGE, MACHINE)
+    half = get_planner(f"{planner}:ratio=0.5").plan(Question(trace, LARGE, MACHINE))
     verify(half, trace, LARGE, MACHINE)
     assert listed(half, SwapOut) == [f"out {name}" for name in leaving]
-    none = get_planner(f"{planner}:ratio=0").plan(trace, LARGE, MACHINE)
+    none = get_planner(f"{planner}:ratio=0").plan(Question(trace, LARGE, MACHINE))
     assert listed(none, SwapOut) == []
     with pytest.raises(ConfigError, match="not between 0 and 1"):
         get_planner(f"{planner}:ratio=1.5")
@@ -315,7 +316,7 @@ def test_a_ratio_limits_the_bytes_that_leave(planner, leaving):
 
 def test_vdnn_conv_offloads_the_inputs_of_convolutions_only():
     trace = traced("lenet", (2, 1, 28, 28))
-    plan = get_planner("vdnn-conv").plan(trace, LARGE * 100, PCIE)
+    plan = get_planner("vdnn-conv").plan(Question(trace, LARGE * 100, PCIE))
     read_by_conv = {
         v for c in trace.calls if type(c.op).__name__ == "Conv2d" for v in c.ins
     }  # fmt: skip
@@ -323,7 +324,7 @@ def test_vdnn_conv_offloads_the_inputs_of_convolutions_only():
     assert moved
     assert moved <= read_by_conv
     assert moved < {
-        i.var for i in get_planner("vdnn-all").plan(trace, LARGE * 100, PCIE).schedule
+        i.var for i in get_planner("vdnn-all").plan(Question(trace, LARGE * 100, PCIE)).schedule
         if isinstance(i, SwapOut)
     }  # fmt: skip
 
@@ -375,10 +376,10 @@ def test_decisions_on_the_chain_are_lifted_to_gaps_of_its_variables():
 def test_the_view_never_promises_memory_that_the_trace_does_not_have(model):
     trace = traced(model, (4, 1, 28, 28) if model == "lenet" else (4, 3, 64, 64))
     view = chain_view(trace, PCIE)
-    assert view.peak()[0] >= get_planner("keep-all").plan(trace, 1 << 40, PCIE).peak_bytes
+    assert view.peak()[0] >= get_planner("keep-all").plan(Question(trace, 1 << 40, PCIE)).peak_bytes
     assert trace_minimum_bytes(trace) <= view.minimum()[0] <= view.peak()[0]
     least = view.minimum()[0]
-    assert get_planner("greedy").plan(trace, least, PCIE).peak_bytes <= least
+    assert get_planner("greedy").plan(Question(trace, least, PCIE)).peak_bytes <= least
 
 
 # ---------------------------------------------------------------- greedy, vdnn, dynprog
@@ -414,7 +415,7 @@ def test_dynprog_with_one_state_follows_a_single_set_of_decisions():
     trace = FAMILIES.partition_chain((2, 4, 3, 1))
     machine = replace(SHARED, link_bytes_per_us=5)
     idle = [
-        get_planner(spec).plan(trace, 10, machine).notes["idle_us"]
+        get_planner(spec).plan(Question(trace, 10, machine)).notes["idle_us"]
         for spec in ("dynprog", "dynprog:most_states=1")
     ]
     assert idle[0] == 0 < idle[1]
@@ -583,7 +584,7 @@ def test_gaps_make_room_for_exactly_the_least_budget_that_a_refusal_names():
 
 
 def test_lru_stops_for_each_fault_and_evicts_what_was_touched_first():
-    plan = get_planner("lru").plan(NESTED, 30, MACHINE)
+    plan = get_planner("lru").plan(Question(NESTED, 30, MACHINE))
     verify(plan, NESTED, 30, MACHINE)
     assert listed(plan, SwapOut) == ["out a"]
     words = listed(plan, Run, SwapIn, SwapOut, Fence)
@@ -594,7 +595,7 @@ def test_lru_stops_for_each_fault_and_evicts_what_was_touched_first():
 def test_lru_moves_pages_from_the_front_and_brings_all_back():
     trace = step("f1: x -> a", "f2: a -> b", "f3: b -> c", "b3: c -> gc", "b2: b gc -> gb",
                  "b1: a gb -> ga", sizes={"a": 10})  # fmt: skip
-    plan = get_planner("lru:page_bytes=4").plan(trace, 37, MACHINE)
+    plan = get_planner("lru:page_bytes=4").plan(Question(trace, 37, MACHINE))
     verify(plan, trace, 37, MACHINE)
     assert listed(plan, SwapOut) == ["out a[0:4]"]
     assert listed(plan, SwapIn) == ["in x", "in a[0:4]"]
@@ -602,7 +603,7 @@ def test_lru_moves_pages_from_the_front_and_brings_all_back():
 
 def test_lru_keeps_cached_parameters_across_steps():
     trace = step("f1: x w -> a", "f2: a -> b", "b1: b w -> c")
-    plan = get_planner("lru").plan(trace, LARGE, MACHINE)
+    plan = get_planner("lru").plan(Question(trace, LARGE, MACHINE))
     assert [r for r in plan.schedule.start_device if r[2]] == [(1, 0, 10)]
     assert listed(plan, SwapIn) == ["in x"]
 
@@ -610,7 +611,7 @@ def test_lru_keeps_cached_parameters_across_steps():
 def test_lru_lets_nothing_go_where_the_room_is_just_enough():
     """Variables that move as a whole, in a budget that f3 fills to the byte beside a."""
     trace = step("f1: x -> a", "f2: a -> b", "f3: b -> c", "b1: a c -> d")
-    plan = get_planner("lru").plan(trace, 30, MACHINE, granule=Granule(1, ranges=False))
+    plan = get_planner("lru").plan(Question(trace, 30, MACHINE, granule=Granule(1, ranges=False)))
     assert listed(plan, SwapOut) == []
     assert listed(plan, SwapIn) == ["in x"]
 
@@ -622,7 +623,7 @@ def test_each_gain_of_window_cyclic_stands_alone_and_none_is_the_authors_window(
     trace = traced("vgg11", (8, 3, 64, 64))
     budget_bytes = resolve_budget(trace, "20%")
     off = "resident=false,across=false,tuned=false,ordered=false"
-    makespan = lambda spec: get_planner(spec).plan(trace, budget_bytes, PCIE).makespan_us  # noqa: E731
+    makespan = lambda spec: get_planner(spec).plan(Question(trace, budget_bytes, PCIE)).makespan_us  # noqa: E731
     plain = makespan(f"window-cyclic:{off}")
     assert plain == makespan("window:persistent=host")
     alone = {
@@ -640,7 +641,7 @@ def test_ordered_swap_outs_keep_what_is_needed_first_on_the_device():
                  sizes={"a": 20, "b": 20, "e": 20})  # fmt: skip
     off = "window-cyclic:resident=false,across=false,tuned=false,ordered="
     in_turn, ordered = (
-        get_planner(off + word).plan(trace, 40, MACHINE) for word in ("false", "true")
+        get_planner(off + word).plan(Question(trace, 40, MACHINE)) for word in ("false", "true")
     )
     assert [listed(plan, SwapOut) for plan in (in_turn, ordered)] == [
         ["out a", "out b"], ["out b"]
@@ -662,9 +663,11 @@ def test_what_window_cyclic_does_not_simulate_is_not_the_fastest(monkeypatch):
     for percent, machine in itertools.product(("0%", "10%", "40%"), (PCIE, NVLINK)):
         budget_bytes = resolve_budget(trace, percent)
         simulated.clear()
-        plan = planner.plan(trace, budget_bytes, machine)
+        plan = planner.plan(Question(trace, budget_bytes, machine))
         some = len(simulated)
-        assert plan == planner.plan(trace, budget_bytes, machine, host_budget_bytes=10**12)
+        assert plan == planner.plan(
+            Question(trace, budget_bytes, machine, host_budget_bytes=10**12)
+        )
         fewer += 2 * some < len(simulated)
     assert fewer
 
@@ -673,7 +676,7 @@ def test_parameters_come_back_for_the_next_step_while_this_one_still_runs():
     trace = traced("vgg11", (8, 3, 64, 64))
     budget_bytes = resolve_budget(trace, "40%")
     across = get_planner("window-cyclic:resident=false,tuned=false,ordered=false")
-    plan = across.plan(trace, budget_bytes, PCIE)
+    plan = across.plan(Question(trace, budget_bytes, PCIE))
     assert plan.notes["resting"] > 0
     at_rest = sum(hi - lo for _, lo, hi in plan.schedule.start_device)
     persistent = sum(trace.variables[v].nbytes for v in trace.end_variables)
@@ -756,14 +759,14 @@ def test_belady_is_within_one_percent_of_the_lp_that_only_offloads(machine):
         for percent in ("5%", "25%", "50%"):
             budget_bytes = resolve_budget(trace, percent)
             bound = fluid_bound(trace, budget_bytes, machine, recompute=False, resident=True)
-            plan = get_planner("belady").plan(trace, budget_bytes, machine)
+            plan = get_planner("belady").plan(Question(trace, budget_bytes, machine))
             assert bound.makespan_us <= plan.makespan_us <= 1.01 * bound.makespan_us
 
 
 def plan_or_none(spec: str, trace: Trace, budget_bytes: int, machine: Machine):
     """The plan, or None where the planner needs more."""
     try:
-        return get_planner(spec).plan(trace, budget_bytes, machine)
+        return get_planner(spec).plan(Question(trace, budget_bytes, machine))
     except Infeasible:
         return None
 

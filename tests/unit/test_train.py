@@ -17,7 +17,7 @@ from ooctrain.errors import (
     ShapeError,
     TrainingStopped,
 )
-from ooctrain.execution.prepare import prepare
+from ooctrain.execution.fit import prepare
 from ooctrain.execution.settings import Settings
 
 BATCH = (8, 1, 28, 28)
@@ -374,7 +374,7 @@ def test_fragmentation_is_answered_by_a_smaller_ledger_limit():
 
 
 def test_what_no_limit_can_place_is_named_fragmentation(monkeypatch):
-    monkeypatch.setattr("ooctrain.execution.prepare.reserved_peak", lambda *_: 1 << 40)
+    monkeypatch.setattr("ooctrain.execution.fit.reserved_peak", lambda *_: 1 << 40)
     trace = oc.trace(network(), BATCH, threads=1)
     with pytest.raises(DoesNotFit, match="fragmentation"):
         prepare(trace, Settings(budget="60%", planner="window", threads=1))

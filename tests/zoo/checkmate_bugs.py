@@ -12,10 +12,9 @@ from typing import Any
 
 import pytest
 from unit import test_checkmate
-from zoo.planting import plant, plant_everywhere
+from zoo.planting import plant
 
-from ooctrain.sched.planners import checkmate_baselines, checkmate_with_companions
-from ooctrain.sched.planners.checkmate import StageProgram
+from ooctrain.sched.planners.checkmate import Checkmate, Rematerialising, StageProgram
 
 Plant = Callable[[pytest.MonkeyPatch], Any]
 
@@ -34,9 +33,8 @@ def _promises() -> None:
         test_checkmate.the_program_promises_what_the_runs_need(trace)
 
 
-def _never_above() -> None:
-    for seed in test_checkmate.BELOW:
-        test_checkmate.is_never_above_others_on_random_steps(seed)
+def _least() -> None:
+    test_checkmate.its_least_is_enough_and_no_less_is(test_checkmate.graph_of_eight(1))
 
 
 BUGS: dict[str, tuple[Plant, Callable[[], None]]] = {
@@ -100,17 +98,17 @@ BUGS: dict[str, tuple[Plant, Callable[[], None]]] = {
         _slip(StageProgram, "rounded", "if t == stage + 1", "if False"),
         test_checkmate.rounded_runs_are_whole,
     ),
-    "those that search do not take part": (
-        lambda patch: plant_everywhere(
-            patch, checkmate_with_companions, "checkmate",
-            "all_of_them if combined else alone", "alone",
-        ),
-        _never_above,
+    "the rounding takes the place of what a search has found, unless that is proved": (
+        _slip(Checkmate, "within", "if found.values else", "if found.ended == 'optimal' else"),
+        test_checkmate.what_a_search_has_found_is_the_plan,
     ),
-    "the least of others is asked for above the budget only": (
-        lambda patch: plant_everywhere(
-            patch, checkmate_baselines, "least_plans", "list[Plan](), low\n", "list[Plan](), high\n"
-        ),
-        _never_above,
+    "the least is looked for within the budget": (
+        _slip(Checkmate, "least", "asked.program(None)",
+              "asked.program(asked.question.budget_bytes)"),
+        _least,
+    ),
+    "what groups compute once is not proved": (
+        _slip(Rematerialising, "at_least_once_us", "bound_us + once_ns / 1000", "bound_us"),
+        test_checkmate.the_optimum_of_groups_is_said_to_be_one,
     ),
 }  # fmt: skip

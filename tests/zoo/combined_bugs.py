@@ -108,8 +108,8 @@ BUGS: dict[str, tuple[Plant, Law, Sequence[Any]]] = {
         HOST, range(60),
     ),
     "combined: what the search found, though a start is faster": (
-        _slip(Combined, "plan", "best = min(plans, key=lambda plan: plan.makespan_us)",
-              "best = plans[-1]"),
+        _slip(Combined, "_plan_form", "starting.best = min(plans, key=makespan_us)",
+              "starting.best = plans[-1]"),
         STARTS, (230, 358),
     ),
     "combined: keep-all, where all fits": (

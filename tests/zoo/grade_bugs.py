@@ -98,6 +98,12 @@ BUGS = {
         interview, "_environment", "return {", "return {**os.environ, ", "environment"),
     "any error may be named": Here(
         wire, "error_of", "if kind in _PYTHON_S:", "if hasattr(builtins, str(kind)):", "a word"),
+    "a refusal need name no budget": Here(
+        wire, "error_of", 'data.get(key) is None and word.get("needs") == "host"',
+        "data.get(key) is None", "a refusal"),
+    "what a refusal needs is forgotten": Here(
+        wire, "error_of", '"host" if word.get("needs") == "host" else "device"', '"device"',
+        "an error"),
     "words may move the cursor": Here(
         wire, "printable", "or c.isprintable()", "or True", "a word"),
     "a claim may be no number": Here(

@@ -153,16 +153,16 @@ def _peak_without_workspace(self: ListWriter, call_id: int) -> None:
 class LimitsMissingHost(Naive):
     """Knows the host budget only by name."""
 
-    def plan(self, trace, budget_bytes, machine, *, host_budget_bytes=None, **options):
-        return super().plan(trace, budget_bytes, machine, **options)
+    def plan(self, question):
+        return super().plan(replace(question, host_budget_bytes=None))
 
 
 class MinimumPlusSlack(Naive):
     """Adds a safety margin to the minimum, and refuses what would do."""
 
-    def plan(self, trace, budget_bytes, machine, **options):
+    def plan(self, question):
         try:
-            return super().plan(trace, budget_bytes, machine, **options)
+            return super().plan(question)
         except Infeasible as refusal:
             if refusal.minimum_bytes:
                 refusal.minimum_bytes += 1
@@ -175,17 +175,17 @@ class MinimumPlusSlack(Naive):
 class RemembersDurations(KeepAll):
     """Uses the machine's profile as a cache."""
 
-    def plan(self, trace, budget_bytes, machine, **options):
-        machine.profile[f"{trace.fingerprint}"] = 1.0
-        return super().plan(trace, budget_bytes, machine, **options)
+    def plan(self, question):
+        question.machine.profile[f"{question.trace.fingerprint}"] = 1.0
+        return super().plan(question)
 
 
 class StartsWhereItEnded(SlidingWindow):
     """Begins its search with the window that it tried last: the second plan is another one."""
 
-    def plan(self, trace, budget_bytes, machine, **options):
+    def plan(self, question):
         size = next(self.sizes)
-        return replace(SlidingWindow(), size=size).plan(trace, budget_bytes, machine, **options)
+        return replace(SlidingWindow(), size=size).plan(question)
 
     sizes = itertools.cycle((0.5, 1.5, 4.0))
 
@@ -202,9 +202,11 @@ def _small_ones_stay(writer: ListWriter, variable: int, call, stays) -> None:
 class ClaimsItsOwnEstimate(KeepAll):
     """Fills in the makespan from the calls' durations: inputs cost nothing."""
 
-    def plan(self, trace, budget_bytes, machine, **options):
-        plan = super().plan(trace, budget_bytes, machine, **options)
-        return replace(plan, makespan_us=sum(call_durations_ns(trace, machine)) / 1000)
+    def plan(self, question):
+        plan = super().plan(question)
+        return replace(
+            plan, makespan_us=sum(call_durations_ns(question.trace, question.machine)) / 1000
+        )
 
 
 # ------------------------------------------------------------------ the engine

@@ -15,7 +15,7 @@ from zoo import planting
 
 from ooctrain.devices import spill
 from ooctrain.devices.host_file import HostFile
-from ooctrain.execution.prepare import PreparedStep
+from ooctrain.execution.prepared_step import PreparedStep
 from ooctrain.execution.step_cache import StepCache
 from ooctrain.machine import disk_speed
 from ooctrain.step import presets

@@ -52,19 +52,19 @@ def lists_are_looked_at_once(patch: pytest.MonkeyPatch) -> None:
 
 def only_dictionaries_hold_attributes(patch: pytest.MonkeyPatch) -> None:
     """An object's slots are not looked at."""
-    plant(patch, fingerprint, "_slots_of", "tuple(slots)", "()")
+    plant(patch, fingerprint, "slots_of", "tuple(slots)", "()")
 
 
 def what_a_class_says_stays(patch: pytest.MonkeyPatch) -> None:
     """An object that gets an attribute of its own, where its class had one, has not changed."""
     piece = "{*held, *(name for kind in kinds if self._is_own(kind) for name in vars(kind))}"
-    plant(patch, fingerprint.ReachedState, "_of_object", piece, "set(held)")
+    plant(patch, fingerprint.Content, "_of_object", piece, "set(held)")
 
 
 def global_names_are_nobodys(patch: pytest.MonkeyPatch) -> None:
     """What a function reads of its module is not looked at."""
     piece = "sorted(name for name in names if name in there)"
-    plant(patch, fingerprint.ReachedState, "_of_function", piece, "()")
+    plant(patch, fingerprint.Content, "_of_function", piece, "()")
 
 
 def a_draw_is_what_differs(patch: pytest.MonkeyPatch) -> None:
@@ -84,13 +84,13 @@ def counters_are_settings(patch: pytest.MonkeyPatch) -> None:
 
 def two_traces_may_differ(patch: pytest.MonkeyPatch) -> None:
     """The first of them is taken."""
-    planted = plant(patch, seen, "expect_the_same", "first == again or", "True or")
+    planted = plant(patch, draws, "expect_the_same", "first == again or", "True or")
     patch.setattr(train, "expect_the_same", planted)
 
 
 def a_counter_is_looked_at_once(patch: pytest.MonkeyPatch) -> None:
     """Two equal traces are taken for all that come."""
-    plant(patch, seen, "_same_at_other_counts", "return False", "return True")
+    plant(patch, draws, "_same_at_other_counts", "return False", "return True")
 
 
 def samples_are_drawn_by_their_place_in_a_part(patch: pytest.MonkeyPatch) -> None:
@@ -118,8 +118,7 @@ def histories_are_copied(patch: pytest.MonkeyPatch) -> None:
 
 def whoever_is_frozen_stays_trained(patch: pytest.MonkeyPatch) -> None:
     """`requires_grad` belongs to tensors, which count nothing."""
-    piece = "list(map(_trained, self.parameters)) == self._trained"
-    plant(patch, fingerprint.Watch, "unchanged", piece, "True")
+    plant(patch, seen.Seen, "_now", "list(map(_trained, self._parameters))", "[]")
 
 
 def clipping_is_no_part_of_the_key(patch: pytest.MonkeyPatch) -> None:
@@ -139,9 +138,38 @@ def slots_are_taken_for_granted(patch: pytest.MonkeyPatch) -> None:
 
 
 def values_are_read_once(patch: pytest.MonkeyPatch) -> None:
-    """Class weights are constants of a trace, but a buffer can be another one."""
-    piece = "value = _bits(tensor) if tensor in self._read else b''"
-    plant(patch, fingerprint.Watch, "_seen", piece.replace("''", '""'), 'value = b""')
+    """Class weights are constants of a trace, and their tensor is the same one."""
+    plant(patch, fingerprint, "_root", "isinstance(one, Tensor)", "False")
+
+
+def arrays_change_by_assignment(patch: pytest.MonkeyPatch) -> None:
+    """Their content is not looked at; who writes to a tensor by its own method makes a new one."""
+    plant(patch, fingerprint, "_alone", "ascontiguousarray(one)", "empty(0)")
+
+
+def what_is_registered_is_no_part_of_the_key(patch: pytest.MonkeyPatch) -> None:
+    """Another buffer is noticed, and the step found again that had read the first one."""
+    plant(patch, seen.Seen, "key", "(registered, groups,", "(groups,")
+
+
+def who_is_deleted_is_not_counted(patch: pytest.MonkeyPatch) -> None:
+    """A part that is gone goes on in the step."""
+    plant(patch, Module, "__delattr__", "self._changed()", "pass")
+
+
+def a_mode_that_was_set_is_a_change(patch: pytest.MonkeyPatch) -> None:
+    """Who says `model.train()` before each step has everything described anew each time."""
+    plant(patch, Module, "train", "if module.training != mode:", "if True:")
+
+
+def keys_keep_what_they_are_of(patch: pytest.MonkeyPatch) -> None:
+    """A replaced part stays in memory as long as a step is known that was traced with it."""
+    plant(patch, fingerprint.Same, "__init__", "weakref.ref(what)", "partial(_itself, what)")
+
+
+def a_step_begins_unannounced(patch: pytest.MonkeyPatch) -> None:
+    """Only a model that is known to want it is told the number of its step."""
+    plant(patch, train.Trainer, "_prepare_once", "step.training and self._seen.begins", "False")
 
 
 def who_is_replaced_keeps_its_place(patch: pytest.MonkeyPatch) -> None:
@@ -303,7 +331,13 @@ BUGS: dict[str, tuple[str, str, Plant]] = {
         ("seen", "Identity:4.weight.requires_grad", whoever_is_frozen_stays_trained),
         ("seen", "Identity:trainer.clip", clipping_is_no_part_of_the_key),
         ("seen", "SGD:optimizer.state", slots_are_taken_for_granted),
-        ("seen", "CrossEntropyLoss:loss.weight", values_are_read_once),
+        ("values", "copy_", values_are_read_once),
+        ("values", "a view", arrays_change_by_assignment),
+        ("seen", "CrossEntropyLoss:loss.weight", what_is_registered_is_no_part_of_the_key),
+        ("values", "deleted", who_is_deleted_is_not_counted),
+        ("values", "mode", a_mode_that_was_set_is_a_change),
+        ("values", "kept", keys_keep_what_they_are_of),
+        ("values", "begins", a_step_begins_unannounced),
         ("seen", "Identity:model.4", who_is_replaced_keeps_its_place),
         ("seen", "OneCycleLR:group.weight_decay", a_cycled_group_has_no_settings),
         ("counts", "", every_parameter_counts_every_step),

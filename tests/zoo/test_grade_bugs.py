@@ -82,6 +82,10 @@ LAW = {
     "left": CAGE.test_nothing_is_left_of_a_session,
     "environment": environment,
     "a word": all_words,
+    "a refusal": lambda folder: (
+        CAGE.test_only_too_small_a_host_excuses_a_refusal_that_names_no_budget("device")
+    ),
+    "an error": lambda folder: CAGE.test_errors_cross_over_as_what_they_are(),
     "taken apart": all_twists,
     "laws": CAGE.test_an_honest_planner_keeps_the_laws_from_afar,
     "pure": CAGE.test_harm_to_its_input_is_told_by_its_law,

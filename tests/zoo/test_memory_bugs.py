@@ -8,14 +8,17 @@ import pytest
 from support.quick import quick
 from unit import test_division as division_laws
 from unit import test_evaluate_in_parts as parts_laws
+from unit import test_least_memory as least_laws
 from unit import test_moving_values as moving_laws
+from unit import test_prepare as prepare_laws
 from unit import test_process_memory as count_laws
 from unit import test_promise as promise_laws
 from zoo.planting import plant, plant_everywhere, with_bug
 
 from ooctrain.devices.cpu.host_vm import why_no_virtual_memory
 from ooctrain.devices.cpu.process_memory import MemoryWatch, ProcessMemory, held
-from ooctrain.execution import division, evaluation, residence, saved_state, sessions
+from ooctrain.errors import DoesNotFit
+from ooctrain.execution import evaluation, fit, residence, saved_state, sessions
 from ooctrain.execution.evaluation import InParts
 from ooctrain.execution.executor import BetweenSteps
 from ooctrain.execution.promise import Promise
@@ -25,14 +28,14 @@ from ooctrain.execution.step_cache import StepCache
 fills_at_most = division_laws.test_the_parts_of_a_promise_fill_the_memory_at_most
 DIVISION_BUGS = {
     "the slab is not counted where all fits": (
-        "quickest",
-        "self._sum_bytes(in_core) <= left",
-        "in_core.budget_bytes <= left",
+        "in_memory",
+        "self.in_core.size_bytes <= memory_bytes",
+        "self.in_core.budget_bytes + self.parts.fixed_bytes <= memory_bytes",
     ),
     "an arena as if there were no slab": (
-        "_within_slab",
-        "if over <= 0:",
-        "if over <= host_bytes:",
+        "within",
+        "if over_host <= 0 and over <= 0:",
+        "if over_host <= 0 and over <= slab_bytes:",
     ),
 }
 PARTS_FORGOTTEN = {
@@ -54,17 +57,36 @@ def plant_property(
 
 @pytest.mark.parametrize("bug", quick([*DIVISION_BUGS], 0))
 def test_a_division_that_exceeds_the_promise_is_seen(monkeypatch, bug):
-    plant(monkeypatch, division._Division, *DIVISION_BUGS[bug])
-    if "_within_slab" in DIVISION_BUGS[bug]:
-        plant(
-            monkeypatch,
-            division._Division,
-            "_within_slab",
-            "arena = left - host_bytes\n",
-            "arena = left\n",
-        )
+    plant(monkeypatch, fit.Fit, *DIVISION_BUGS[bug])
+    if "within" in DIVISION_BUGS[bug]:
+        plant(monkeypatch, fit.Fit, "at", "Room(left - slab,", "Room(left,")
     with pytest.raises(AssertionError):
         fills_at_most()
+
+
+one_search = least_laws.test_one_search_goes_up_or_down_and_says_only_what_was_tried
+SEARCH_BUGS = {
+    "what does is forgotten": (
+        lambda: one_search(100, 0),
+        (fit, "halved", "yes = found", "yes = size(yes)"),
+    ),
+    "it goes on from what does": (
+        lambda: one_search(0, 100),
+        (fit, "halved", "no = middle", "no = size(yes)"),
+    ),
+    "what a refusal names is not tried": (
+        lambda: prepare_laws.test_a_least_budget_is_in_whole_pieces_and_does(4096),
+        (fit.Fit, "_is_known_to_do", "return self.exact and", "return True or"),
+    ),
+}
+
+
+@pytest.mark.parametrize("bug", SEARCH_BUGS)
+def test_a_search_that_says_what_it_has_not_tried_is_seen(monkeypatch, bug):
+    law, where = SEARCH_BUGS[bug]
+    plant(monkeypatch, *where)
+    with pytest.raises((AssertionError, DoesNotFit)):
+        law()
 
 
 @pytest.mark.parametrize("bug", quick([*PARTS_FORGOTTEN], 0))

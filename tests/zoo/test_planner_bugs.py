@@ -11,6 +11,7 @@ from zoo import executor_bugs as EXECUTOR
 from zoo.planner_bugs import BUGS
 
 from ooctrain.sched.planners.registry import get_planner
+from ooctrain.sched.planning.question import Question
 from ooctrain.sched.verify import verify
 from ooctrain.step.builder import TraceBuilder
 from ooctrain.step.machine import Machine
@@ -47,7 +48,7 @@ def test_bug(bug, monkeypatch):
     planner = get_planner(planner) if isinstance(planner, str) else planner
     plant(monkeypatch)
     trace = straight_line()
-    verify(planner.plan(trace, LARGE, MACHINE).schedule, trace, LARGE)
+    verify(planner.plan(Question(trace, LARGE, MACHINE)).schedule, trace, LARGE)
     with pytest.raises(PlannerFailure) as caught:
         check_planner(planner)
     assert len(caught.value.trace.calls) <= 8

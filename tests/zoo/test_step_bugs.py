@@ -21,6 +21,7 @@ from strangers import test_pickles as pickles
 from strangers import test_python_state as python
 from strangers import test_targets as targets
 from support.quick import quick
+from unit import test_seen as watched
 from unit import test_torch_face as face
 from zoo.step_bugs import BUGS
 
@@ -109,6 +110,16 @@ def law_of_losses_that_read(where: str, _) -> None:
     python.test_what_a_loss_reads_is_seen(where or "a closure")
 
 
+def law_of_values(where: str, _) -> None:
+    """A value that a trace has read is written to; a part goes, a mode is set, a step begins."""
+    {
+        "deleted": watched.test_a_layer_that_is_deleted_is_gone,
+        "mode": watched.test_a_mode_that_a_model_is_in_already_is_no_change,
+        "kept": watched.test_a_part_that_is_replaced_is_not_kept,
+        "begins": watched.test_parts_are_told_the_number_of_a_step_that_begins,
+    }.get(where, lambda: watched.test_values_that_a_trace_reads_are_seen(where or "copy_"))()
+
+
 def law_of_draws(where: str, _) -> None:
     """A draw of the forward pass is refused, one beside it is not."""
     if where == "threads":
@@ -147,9 +158,9 @@ LAWS: dict[str, Callable[..., None]] = {
     "python draw": law_of_draws, "depth": law_of_depth, "threads": law_of_threads,
     "soft labels": law_of_soft_labels, "pickles": law_of_pickles,
     "unequal parts": law_of_unequal_parts,
-    "seen": law_of_what_is_seen, "counts": law_of_counts, "bad losses": law_of_bad_losses,
-    "whole batch": law_of_the_whole_batch, "evaluation": law_of_evaluation,
-    "schedules": law_of_schedules,
+    "seen": law_of_what_is_seen, "values": law_of_values, "counts": law_of_counts,
+    "bad losses": law_of_bad_losses, "whole batch": law_of_the_whole_batch,
+    "evaluation": law_of_evaluation, "schedules": law_of_schedules,
 }  # fmt: skip
 
 

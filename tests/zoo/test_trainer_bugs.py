@@ -68,6 +68,7 @@ LAW = {
         )
     ),
     "a fork": patched(RESIDENCE.test_a_fork_touches_nothing_of_its_parents),
+    "a fork within": patched(RESIDENCE.test_a_fork_in_the_midst_of_an_evaluation_is_refused),
 }
 
 

@@ -20,8 +20,6 @@ from ooctrain.execution import residence
 from ooctrain.execution.executor import Session
 from ooctrain.execution.residence import OpenSession, Residence, Turns
 
-#: A turn is its thread's; here it is any thread's while one works.
-ANY_WORKER = "_worker == me:\n        yield", "_worker is not None:\n        yield"
 BUGS: dict[str, tuple[Any, ...]] = {
     "a trainer that closes writes values that another one has": (
         "any order",
@@ -55,11 +53,12 @@ BUGS: dict[str, tuple[Any, ...]] = {
     ),
     "who looks does not ask whose turn it is": (
         "a second thread",
-        (Turns, "look", *ANY_WORKER),
+        (Turns, "take", "self._enter(me)", "working and self._enter(me)"),
     ),
     "any thread may come in while one works": (
         "a second thread",
-        (Turns, "work", *ANY_WORKER),
+        # A turn is its thread's; here it is any thread's while one works.
+        (Turns, "take", "_worker == me:\n        yield", "_worker is not None:\n        yield"),
     ),
     "an operation may look into the midst of a step": (
         "an operation", (Session, "expect_idle", "if self._walking:", "if False:"),
@@ -88,10 +87,18 @@ BUGS: dict[str, tuple[Any, ...]] = {
         "home from the slab", (OpenSession, "close", "if place.variable in on_device]", "]"),
     ),
     "a fork closes its parent's device": (
-        "a fork", (OpenSession, "close", "self.closed or self.forked", "self.closed"),
+        "a fork", (OpenSession, "close", "self.closed or self.turns.forked", "self.closed"),
     ),
     "a fork reads its parent's addresses": (
-        "a fork", (OpenSession, "expect_own_process", "if self.forked:", "if False:"),
+        "a fork", (Turns, "take", "if self.forked:", "if False:"),
+    ),
+    "a fork in the midst of an evaluation goes on with it": (
+        "a fork within",
+        (Turns, "take", "if self.forked:", "if self.forked and self._worker is None:"),
+    ),
+    "a fork closes its trainer and takes its parent's values for its own": (
+        "a fork",
+        (Residence, "_close_session", "self._turns = Turns()", "pass"),
     ),
 }  # fmt: skip
 

@@ -17,7 +17,7 @@ from ooctrain.cli.run.run_record import RunRecord, TrainingRun, typical_us
 from ooctrain.cli.step_limits import promise_rows
 from ooctrain.cli.workload import Task, classes_rows, split_rows
 from ooctrain.data import Shape
-from ooctrain.execution.prepare import PreparedStep
+from ooctrain.execution.prepared_step import PreparedStep
 from ooctrain.machine.measured import profile_of_steps
 from ooctrain.models import MODELS, stem_for
 from ooctrain.report.text import placement, search_rows, share, tiling_rows

@@ -103,16 +103,18 @@ def _bands(submission: str) -> Answer:
 def _planned(planner: Any, question: Mapping[str, Any], step: Mapping[str, Any]) -> Any:
     # See the head of this file.
     from ooctrain.course.cage.step_data import machine_of, trace_data, trace_of
+    from ooctrain.sched.planning.question import Question
     from ooctrain.sched.schedule import Granule, Plan
     from ooctrain.testing.planner_cases import has_other_views
 
     trace, machine = trace_of(step), machine_of(question["machine"])
     before, fingerprint = repr(machine), trace.fingerprint
-    rest = {key: question[key] for key in question["given"]}
-    if "granule" in rest:
-        rest["granule"] = Granule(*rest["granule"])
+    asked = Question(
+        trace, question["budget_bytes"], machine, Granule(*question["granule"]),
+        question["host_budget_bytes"], question["seed"],
+    )  # fmt: skip
     try:
-        plan = planner.plan(trace, question["budget_bytes"], machine, **rest)
+        plan = planner.plan(asked)
     except Infeasible as refusal:
         reply: dict[str, Any] = {"refusal": error_data(refusal, "")}
     else:

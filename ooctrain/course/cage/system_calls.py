@@ -17,7 +17,7 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 
 #: {call: (number on x86_64, number on aarch64)}; None: the machine has no such call.
-_REFUSED: Mapping[str, tuple[int | None, int | None]] = {
+REFUSED: Mapping[str, tuple[int | None, int | None]] = {
     # other processes
     "fork": (57, None), "vfork": (58, None), "execve": (59, 221), "execveat": (322, 281),
     "kill": (62, 129), "tkill": (200, 130), "tgkill": (234, 131), "rt_sigqueueinfo": (129, 138),
@@ -73,7 +73,7 @@ def _program(column: int, arch: int) -> Iterator[Instruction]:
     if column == 0:  # x86_64 has a second table of calls behind this number
         yield (_AT_LEAST, 0, 1, _X32)
         yield (_RETURN, 0, 0, _FAIL | errno.EPERM)
-    for numbers in _REFUSED.values():
+    for numbers in REFUSED.values():
         number = numbers[column]
         if number is not None:
             yield (_EQUAL, 0, 1, number)

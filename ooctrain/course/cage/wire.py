@@ -154,7 +154,8 @@ _NUMBERS: Mapping[str, tuple[str, ...]] = {
     ),
 }  # fmt: skip
 _WORDS: Mapping[str, tuple[str, ...]] = {
-    "Infeasible": ("witness_call",), "OutOfDeviceMemory": ("arena",), "ScheduleError": ("rule",),
+    "Infeasible": ("needs", "witness_call"), "OutOfDeviceMemory": ("arena",),
+    "ScheduleError": ("rule",),
 }  # fmt: skip
 
 
@@ -205,11 +206,16 @@ def error_of(data: Any) -> tuple[Exception, str]:
         return OwnError(what), line
     details: dict[str, Any] = {key: word.get(key, "") for key in ("where", "numbers", "fix")}
     for key in _NUMBERS.get(kind, ()):
-        if type(data.get(key)) is not int or abs(data[key]) >= 2**63:
+        if kind == "Infeasible" and data.get(key) is None and word.get("needs") == "host":
+            details[key] = None  # no device budget makes up for it
+        elif type(data.get(key)) is not int or abs(data[key]) >= 2**63:
             return _no_error(data.get(key))
-        details[key] = data[key]
+        else:
+            details[key] = data[key]
     for key in _WORDS.get(kind, ()):
         details[key] = word.get(key, "")
+    if kind == "Infeasible":
+        details["needs"] = "host" if word.get("needs") == "host" else "device"
     if kind != "ScheduleError":
         details["code"] = word.get("code", "OOC-000")[:16]
     return getattr(errors, kind)(what, **details), line

@@ -7,7 +7,7 @@ that are mapped nowhere, and the arena takes all of its pages at the start, so t
 are counted by the file. Page cache is not part of it: the system takes that back when it needs it,
 but pages of libraries and of mapped files that the process sees count as held. Source: proc(5),
 "smaps_rollup"; the kernel's admin guide to control groups. Read next: `host_vm.py`;
-`execution/division.py`, which promises how much this will be.
+`execution/fit.py`, which promises how much this will be.
 """
 
 from __future__ import annotations

@@ -36,6 +36,7 @@ from ooctrain.optim import SGD
 from ooctrain.report.charts import Curve, curves_svg, stacked_svg
 from ooctrain.report.text import or_dash, plain_table
 from ooctrain.sched.planners.registry import get_planner
+from ooctrain.sched.planning.question import Question
 from ooctrain.sched.schedule import Plan
 from ooctrain.step.presets import machine
 from ooctrain.step.trace import Trace
@@ -145,9 +146,9 @@ class Bench:
         """The plan of a budget: whole variables, each rounded up to granules. Raises Infeasible."""
         key = budget_bytes, granule_bytes
         if key not in self._plans:
-            self._plans[key] = self._planner.plan(
-                self.trace, budget_bytes, self._machine, granule=Granule(granule_bytes, False)
-            )
+            granule = Granule(granule_bytes, False)
+            question = Question(self.trace, budget_bytes, self._machine, granule)
+            self._plans[key] = self._planner.plan(question)
         return self._plans[key]
 
     def plan_for(self, choice: AllocatorChoice, budget_bytes: int) -> Plan:
@@ -167,7 +168,7 @@ class Bench:
         try:
             self.plan_for(choice, 1)
         except Infeasible as refusal:
-            return refusal.minimum_bytes
+            return refusal.minimum_bytes or 1
         return 1
 
 

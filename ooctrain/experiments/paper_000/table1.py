@@ -46,7 +46,8 @@ from ooctrain.sched.bounds.lp_bound import fluid_bound
 from ooctrain.sched.budget import with_region
 from ooctrain.sched.planners.keep_all import KeepAll
 from ooctrain.sched.planners.registry import get_planner
-from ooctrain.sched.planning.question import Question, plan_excluding
+from ooctrain.sched.planning.planner import plan_excluding
+from ooctrain.sched.planning.question import Question
 from ooctrain.sched.schedule import Plan
 from ooctrain.sched.simulate import simulate
 from ooctrain.step.machine import Machine
@@ -278,7 +279,9 @@ def fitted(link_gb_per_s: int) -> Machine:
     base = replace(
         preset, name=f"fitted, {link_gb_per_s} GB/s", link_bytes_per_us=link_gb_per_s * GB / 1e6
     )
-    plan = KeepAll().plan(step_trace(FITTED_MODEL, FITTED_BATCH), preset.device_bytes, preset)
+    plan = KeepAll().plan(
+        Question(step_trace(FITTED_MODEL, FITTED_BATCH), preset.device_bytes, preset)
+    )
     measured_us = FITTED_BATCH / FITTED_IMAGES_PER_S * 1e6
 
     def faster(factor: float) -> Machine:

@@ -228,7 +228,9 @@ def fitted_link(network: TunedNetwork) -> float:
     The plan depends on memory alone, so it is made once.
     """
     flat, slower = network.sizes_of_knee
-    plan = LmsAuto().plan(_step(network, (flat + slower) // 2), memories(network)[FITTED], MACHINE)
+    plan = LmsAuto().plan(
+        Question(_step(network, (flat + slower) // 2), memories(network)[FITTED], MACHINE)
+    )
 
     def time_us(link: float) -> float:
         where = replace(MACHINE, link_bytes_per_us=link)
@@ -336,12 +338,12 @@ def _methods(asked: _Question) -> Iterator[tuple[str, Callable[[], Plan]]]:
     yield VANILLA, lambda: _plan(asked, (), KeepAll())
     yield RECOMPUTE, lambda: _plan(asked, every, KeepAll())
     yield SWAP, lambda: _plan(asked, (), LmsAuto())
-    yield HYBRID, lambda: TflmsHybrid().plan(step, budget, asked.machine)
+    yield HYBRID, lambda: TflmsHybrid().plan(Question(step, budget, asked.machine))
     listed = printed[asked.image_size].checkpoints if asked.image_size in printed else ()
     if listed:
         yield PRINTED_LIST, lambda: _plan(asked, listed, LmsAuto())
     if asked.memory != FITTED_LINK:
-        yield OURS, lambda: Auto().plan(step, budget, asked.machine)
+        yield OURS, lambda: Auto().plan(Question(step, budget, asked.machine))
 
 
 def _cell(asked: _Question, method: str, plan: Callable[[], Plan]) -> ImageCell:

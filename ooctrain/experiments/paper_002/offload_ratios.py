@@ -33,6 +33,7 @@ from ooctrain.sched.bounds.closed import compute_us, proposition_3_us
 from ooctrain.sched.bounds.lp_bound import fluid_bound
 from ooctrain.sched.planners.registry import get_planner
 from ooctrain.sched.planning.chain_view import ChainView, chain_view
+from ooctrain.sched.planning.question import Question
 from ooctrain.sched.verify import verify
 from ooctrain.step.presets import cache_base, machine
 from ooctrain.step.trace import Trace
@@ -295,7 +296,7 @@ def _view(group: Group) -> ChainView:
 def _makespan_us(name: str, chain: Trace, budget_bytes: int) -> float:
     """Of a planner's verified plan."""
     where = machine(MACHINE)
-    plan = get_planner(name).plan(chain, budget_bytes, where)
+    plan = get_planner(name).plan(Question(chain, budget_bytes, where))
     verify(plan, chain, budget_bytes, where)
     return plan.makespan_us
 

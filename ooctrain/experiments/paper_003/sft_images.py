@@ -34,6 +34,7 @@ from ooctrain.rewrite.tile.sft_planner import Sft
 from ooctrain.sched.planners.chen import ChenSqrt
 from ooctrain.sched.planners.keep_all import KeepAll
 from ooctrain.sched.planning.planner import Planner
+from ooctrain.sched.planning.question import Question
 from ooctrain.sched.verify import verify
 from ooctrain.step.machine import Machine, call_durations_ns
 from ooctrain.step.presets import a100_pcie, rtx2080ti
@@ -126,10 +127,10 @@ def cells(network: str, side: int, where: Machine) -> list[Cell]:
         printed = ARTIFACT_S.get((where.name, network, side)) if way == SFT else None
         budget, host = where.device_bytes, where.host_bytes
         try:
-            plan = planner.plan(step, budget, where, host_budget_bytes=host)
+            plan = planner.plan(Question(step, budget, where, host_budget_bytes=host))
         except Infeasible as refusal:
             why = refusal.witness_call or "host memory"
-            found.append(Cell(*head, None, None, refusal.minimum_bytes, why, printed))
+            found.append(Cell(*head, None, None, refusal.minimum_bytes or 0, why, printed))
             continue
         verify(plan, step, budget, where, host_budget_bytes=host, rewrites=REWRITES)
         seconds, over = plan.makespan_us / 1e6, plan.makespan_us / computing_us

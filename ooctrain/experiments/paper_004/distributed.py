@@ -41,6 +41,7 @@ from ooctrain.sched.planners.combined import Combined
 from ooctrain.sched.planners.hmms import Hmms
 from ooctrain.sched.planners.keep_all import KeepAll
 from ooctrain.sched.planning.planner import Planner, turning_point
+from ooctrain.sched.planning.question import Question
 from ooctrain.sched.schedule import Plan, Run
 from ooctrain.sched.simulate import simulate
 from ooctrain.sched.verify import verify
@@ -206,7 +207,7 @@ def _plan(step: Trace, where: Machine, way: str) -> Plan:
         planner, budget = Combined(), where.device_bytes
     else:
         planner, budget = KeepAll(), where.device_bytes
-    plan = planner.plan(step, budget, where)
+    plan = planner.plan(Question(step, budget, where))
     verify(plan, step, budget, where)
     return plan
 

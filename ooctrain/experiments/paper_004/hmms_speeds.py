@@ -37,6 +37,7 @@ from ooctrain.sched.planners.hmms import Hmms
 from ooctrain.sched.planners.keep_all import KeepAll
 from ooctrain.sched.planners.vdnn import VdnnAll
 from ooctrain.sched.planning.planner import turning_point
+from ooctrain.sched.planning.question import Question
 from ooctrain.sched.schedule import Plan
 from ooctrain.sched.simulate import simulate
 from ooctrain.sched.timeline import Timeline
@@ -175,7 +176,7 @@ def plans(model: str, batch: int, where: Machine) -> dict[str, tuple[float, Plan
     for method, planner in (
         (BASELINE, KeepAll()), (LAYER_WISE, VdnnAll(ratio)), (HMMS, Hmms(ratio)),
     ):  # fmt: skip
-        plan = planner.plan(step, where.device_bytes, where)
+        plan = planner.plan(Question(step, where.device_bytes, where))
         verify(plan, step, where.device_bytes, where)
         found[method] = (0.0 if method == BASELINE else ratio, plan)
     return found

@@ -32,7 +32,8 @@ from ooctrain.experiments.spread import spread
 from ooctrain.report.charts import Piece, strips_svg
 from ooctrain.report.text import plain_table
 from ooctrain.sched.budget import trace_minimum_bytes
-from ooctrain.sched.planning.effort import with_effort
+from ooctrain.sched.planning.effort import Effort
+from ooctrain.sched.planning.question import Question
 from ooctrain.sched.schedule import Plan
 from ooctrain.sched.verify import verify
 from ooctrain.step.machine import Machine
@@ -239,8 +240,8 @@ def _plan(model: str, method: SplitMethod, where: Machine, batch: int) -> Plan |
     if trace_minimum_bytes(step) > where.device_bytes and method.planner in ("keep-all", "hmms"):
         return None
     try:
-        planner = with_effort(get_planner(method.planner), EVALUATIONS)
-        plan = planner.plan(step, where.device_bytes, where)
+        question = Question(step, where.device_bytes, where, effort=Effort(EVALUATIONS))
+        plan = get_planner(method.planner).plan(question)
     except Infeasible:
         return None
     if plan.rewrites == ():

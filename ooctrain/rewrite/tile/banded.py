@@ -44,9 +44,9 @@ from ooctrain.sched.planners.prefix import Prefix
 from ooctrain.sched.planners.registry import get_planner
 from ooctrain.sched.planning.host_gaps import is_short_of_host
 from ooctrain.sched.planning.parameters import check_whole_numbers
-from ooctrain.sched.planning.planner import HOST_TOO_SMALL, Planner, call_need_bytes, remarked
+from ooctrain.sched.planning.planner import Planner, ask, call_need_bytes, remarked
 from ooctrain.sched.planning.question import Question
-from ooctrain.sched.schedule import BYTES, Granule, Plan
+from ooctrain.sched.schedule import Plan
 from ooctrain.step.machine import Machine, call_durations_ns
 from ooctrain.step.trace import Trace
 
@@ -87,19 +87,13 @@ class Banded:
         if self.planner:
             get_planner(self.planner)  # a wrong name is an error at once
 
-    def with_evaluations(self, evaluations: int) -> Banded:
-        """See `SearchingPlanner`: of the planner that is named."""
-        return replace(self, evaluations=evaluations)
-
-    def plan(
-        self, trace: Trace, budget_bytes: int, machine: Machine, *, granule: Granule = BYTES,
-        host_budget_bytes: int | None = None, seed: int = 0, time_limit_s: float | None = None,
-    ) -> Plan:  # fmt: skip
+    def plan(self, question: Question) -> Plan:
         """See `Planner`. The minimum is the least of all choices."""
-        question = Question(
-            trace, budget_bytes, machine, granule, host_budget_bytes, seed, time_limit_s,
-            self.evaluations,
-        )  # fmt: skip
+        if self.evaluations is not None:
+            effort = replace(question.effort, evaluations=self.evaluations)
+            question = replace(question, effort=effort)
+        question = replace(question, forms={})
+        budget_bytes = question.budget_bytes
         planner = get_planner(self.planner) if self.planner else None
         attempts = _Attempts(question, planner, self.choices)
         offers = attempts.offered(lambda of: offers_for(of.trace, of.machine, untiled=self.untiled))
@@ -127,7 +121,7 @@ class Banded:
             failed = next(iter(attempts.failures), None)
             if failed is not None and not attempts.refusals:
                 raise failed
-            missing = missing_rules(trace)
+            missing = missing_rules(question.trace)
             raise nothing_fits(self.name, budget_bytes, attempts.refusals, missing) from failed
         return remarked(attempts.best, attempts.failures)
 
@@ -263,14 +257,14 @@ class _Attempts:
         assert self.best is not None, "a search pays where there is a plan"
         if self.best.makespan_us <= max(NEAR, offer.work) * self.untiled_us:
             return
-        number = self.question.evaluations
+        number = self.question.effort.evaluations
         planner = self.planner or Combined(EVALUATIONS if number is None else number)
         try:
             tiled = tiled_as_offered(self.question.trace, offer)
             if tiled is None or len(tiled.calls) > min(MOST_SEARCHED, MORE_CALLS - self.calls):
                 return
             asked = replace(self.question, trace=tiled)
-            self._take(asked.ask(planner), asked, offer, planner)
+            self._take(ask(planner, asked), asked, offer, planner)
         except Infeasible:
             return
         except PartFailed as failure:
@@ -300,10 +294,10 @@ class _Attempts:
     def _ask(self, asked: Question, offer: Offer, planner: Planner) -> bool:
         """Whether a planner has a plan; the best is kept."""
         try:
-            plan = asked.ask(planner)
+            plan = ask(planner, asked)
         except Infeasible as refusal:
             self.refusals.append(refusal)
-            if refusal.minimum_bytes == HOST_TOO_SMALL:
+            if refusal.minimum_bytes is None:
                 self.host_too_small = True
             else:
                 self.least = min(self.least, refusal.minimum_bytes)

@@ -19,7 +19,7 @@ from ooctrain.rewrite.pin_small import pin_again
 from ooctrain.rewrite.tile import tile_by_name
 from ooctrain.rewrite.tile.operators import Operators
 from ooctrain.rewrite.tile.tiling import least_alive_bytes, parse_name
-from ooctrain.sched.planning.planner import HOST_TOO_SMALL
+from ooctrain.sched.planning.planner import least_of
 from ooctrain.sched.planning.residency import alive_bytes
 from ooctrain.step.machine import Machine, call_durations_ns
 from ooctrain.step.trace import Trace
@@ -152,14 +152,12 @@ def nothing_fits(
         refusals: those of the planners of the tiled steps.
         obstacles: {call that no tile can contain: why}.
     """
-    host_refusals = [r for r in refusals if r.minimum_bytes == HOST_TOO_SMALL]
-    if host_refusals:  # the device would do
+    least = least_of(refusals)
+    if least.minimum_bytes is None:  # the device would do
         return Infeasible(
             f"planner {planner!r} finds no tiling that the host's memory suffices for",
-            minimum_bytes=HOST_TOO_SMALL, numbers=host_refusals[0].numbers,
-            fix=host_refusals[0].fix,
+            minimum_bytes=None, needs=least.needs, numbers=least.numbers, fix=least.fix,
         )  # fmt: skip
-    least = min(refusals, key=lambda refusal: refusal.minimum_bytes)
     missing = "; ".join(f"{call!r}: {why}" for call, why in list(obstacles.items())[:2])
     return Infeasible(
         f"planner {planner!r} finds no tiling within the budget",

@@ -36,11 +36,11 @@ from ooctrain.rewrite.tile.tile_rules import obstacle, rule_of
 from ooctrain.sched.budget import trace_peak_bytes
 from ooctrain.sched.planners.keep_all import KeepAll
 from ooctrain.sched.planning.parameters import check_whole_numbers
-from ooctrain.sched.planning.planner import HOST_TOO_SMALL, remarked
-from ooctrain.sched.schedule import BYTES, Granule, Plan
+from ooctrain.sched.planning.planner import remarked
+from ooctrain.sched.planning.question import Question
+from ooctrain.sched.schedule import Granule, Plan
 from ooctrain.sched.spans import held_during
 from ooctrain.step.machine import Machine, specs_of
-from ooctrain.step.trace import Trace
 
 #: Tiles in H and in W that the paper tries.
 GRIDS = (2, 4, 8, 16, 32)
@@ -71,15 +71,13 @@ class Sft:
             check_whole_numbers(self.name, {"tiles": self.tiles})
         check_untiled_too(self.name, self.untiled)
 
-    def plan(
-        self, trace: Trace, budget_bytes: int, machine: Machine, *, granule: Granule = BYTES,
-        host_budget_bytes: int | None = None, seed: int = 0, time_limit_s: float | None = None,
-    ) -> Plan:  # fmt: skip
+    def plan(self, question: Question) -> Plan:
         """See `Planner`. The minimum is the least of all partitions and grids."""
+        trace, budget_bytes, granule = question.trace, question.budget_bytes, question.granule
         operators = operators_of(trace)
         refusals: list[Infeasible] = []
         failures: list[PartFailed] = []
-        offers, least = self.offers(operators, machine), math.inf
+        offers, least = self.offers(operators, question.machine), math.inf
         needs = {offer: at_least_bytes(operators, offer, granule) for offer in offers}
         # Those that cannot fit come last, and only as far as one may have the least budget.
         for offer in sorted(offers, key=lambda offer: max(needs[offer] - budget_bytes, 0)):
@@ -96,12 +94,9 @@ class Sft:
             if peak > budget_bytes and peak >= least:
                 continue  # its refusal would say no more
             try:
-                plan = KeepAll().plan(
-                    tiled, budget_bytes, machine, granule=granule,
-                    host_budget_bytes=host_budget_bytes,
-                )  # fmt: skip
+                plan = KeepAll().plan(replace(question, trace=tiled))
             except Infeasible as refusal:
-                if refusal.minimum_bytes == HOST_TOO_SMALL:
+                if refusal.minimum_bytes is None:
                     raise
                 refusals.append(refusal)
                 least = min(least, refusal.minimum_bytes)

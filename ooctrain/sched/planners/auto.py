@@ -1,23 +1,23 @@
 """auto: in-core where it fits, else the best of the quick planners, else a search.
 
-Planning costs milliseconds and a step costs seconds, so `auto` runs several planners and returns
-the plan with the smallest simulated makespan. Where that is far from the lower bound for any list,
-recomputation may pay. `dtr` and `superneurons` recompute by their own rules. `combined` searches,
-up to a number of evaluations, and also over other forms of the step if the caller offers some
-(`execution/compose.py` does; planners know no rewrites). No single window is best everywhere: over
-ResNet-18, ResNet-50 and VGG-11, two links and five budgets, the default loses up to 10 % against
-the best of twelve windows (six sizes, two places for parameters), a window of size 1 up to 15 %;
-those tried here lose nothing. Where the best is still far from the bound, the other planners run
-too, so that none of them is faster by more than 3 %. Where it is near, those that take less than a
-second run all the same. Read next: `poll.py`, which runs them; `registry.py`.
+Planning costs milliseconds and a step costs seconds, so `auto` runs several planners, by the tables
+`IN_CORE`, `QUICK` and `THOROUGH`, and returns the plan of the least cost. A plan is *near* while it
+takes at most `NEAR` times what no list beats; with no plan, nothing is near. Each row of a table
+says why its planners run, and when. Planners that move parts of variables plan in whole chunks, so
+that the plan can be executed with the default allocator; one to the byte, which cannot always be,
+is taken only if it is faster by more than `NEAR`. Read next: `portfolio.py`, which runs them;
+`registry.py`; docs/planners.md for what each row gains.
 """
 
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
+from functools import cached_property
+from typing import NamedTuple
 
+from ooctrain.errors import PartFailed, failing_as
 from ooctrain.sched.bounds.closed import lower_bound
 from ooctrain.sched.budget import trace_peak_bytes
 from ooctrain.sched.planners.belady import Belady
@@ -34,7 +34,7 @@ from ooctrain.sched.planners.lms import LmsGrid
 from ooctrain.sched.planners.lru import Lru
 from ooctrain.sched.planners.naive import Naive
 from ooctrain.sched.planners.pofo import Pofo
-from ooctrain.sched.planners.poll import NEAR, Others, Poll, in_chunks
+from ooctrain.sched.planners.portfolio import NEAR, Portfolio, Turn
 from ooctrain.sched.planners.prefix import Prefix
 from ooctrain.sched.planners.revolve import Revolve
 from ooctrain.sched.planners.rotor import Rotor
@@ -43,14 +43,16 @@ from ooctrain.sched.planners.tflms_hybrid import TflmsHybrid
 from ooctrain.sched.planners.vdnn import Vdnn
 from ooctrain.sched.planners.window import SlidingWindow, WindowCyclic
 from ooctrain.sched.planning.effort import check_evaluations
-from ooctrain.sched.planning.forms import StepForm, by_promise, forms_of
 from ooctrain.sched.planning.host_gaps import without_host
 from ooctrain.sched.planning.planner import Planner
-from ooctrain.sched.planning.question import Question
-from ooctrain.sched.schedule import BYTES, Granule, Plan
-from ooctrain.step.machine import Machine
-from ooctrain.step.trace import Trace
+from ooctrain.sched.planning.question import Question, makespan_us
+from ooctrain.sched.schedule import Granule, Plan
 
+#: Planners that move parts of variables plan in multiples of this, the chunk of
+#: `alloc/virtual.py`, so that a plan made to the byte can be executed too.
+CHUNK_BYTES = 64 << 10
+#: Share of a time limit that the planners before the search leave to it.
+SEARCH_SHARE = 0.25
 #: Where chunks waste more than this share of the budget, planners that move parts of variables
 #: also plan to the byte.
 WASTE = 0.01
@@ -64,32 +66,9 @@ MOST_CALLS_QUICK = 1000
 #: Steps of more calls are searched once more as if the host had no room.
 TWICE_SEARCHED = 100
 
-
-def other_windows() -> tuple[Planner, ...]:
-    """What the window's size and the place of parameters can still gain over its default."""
-    return (
-        SlidingWindow(size=2, persistent="device"),
-        SlidingWindow(size=1, persistent="host"),
-        SlidingWindow(size=0.75, persistent="host"),
-    )
-
-
-def occasionally_best() -> tuple[Planner, ...]:
-    """Planners that win on some networks."""
-    return (Rotor(), Pofo(), BnRecompute(), TflmsHybrid(), Capuchin(), LmsGrid())
-
-
-def best_on_short_steps() -> tuple[Planner, ...]:
-    """Planners that win only on steps of few calls."""
-    return (
-        Lru(), ChenSqrt(), Revolve(), DynProg(), Vdnn(), Hmms(), Prefix(), WindowCyclic(),
-        CheckmateLp(), Checkmate(),
-    )  # fmt: skip
-
-
-def makespan_us(plan: Plan) -> float:
-    """How long a step takes by the plan's own claim."""
-    return plan.makespan_us
+#: Planners that rewrite the step first, which this floor does not know, given the best plan so far
+#: (None: there is none, or no good one).
+Others = Callable[[Question, Plan | None], Sequence[Planner]]
 
 
 def no_other_planners(question: Question, best: Plan | None) -> Sequence[Planner]:
@@ -98,27 +77,8 @@ def no_other_planners(question: Question, best: Plan | None) -> Sequence[Planner
 
 
 class Auto:
-    """The fastest plan of several planners, which run in stages.
+    """The plan of the least cost of several planners, which run in stages.
 
-    A plan is *near* while it takes at most `NEAR` times the bound; with no plan, nothing is near.
-
-    | stage | condition | planners |
-    |---|---|---|
-    | 1 | always | `keep-all` |
-    | 2 | it fits, but is not near | `belady`; `prefix`, `combined` on short steps: inputs earlier |
-    | 3 | it does not fit (so for all stages below) | `window` |
-    | 4 | not near | `dtr`, `superneurons`, which need less host memory |
-    | 5 | always | `belady` |
-    | 6 | near, at most `MOST_CALLS_QUICK` calls | `dtr`, `prefix` |
-    | 7 | a plan is found | planners that rewrite the step (`others`) |
-    | 8 | not near | `combined`, over the step and the forms of it that are offered |
-    | 9 | always | other windows, `naive` |
-    | 10 | not near | `combined` without host memory; those that win on some networks |
-    | 11 | no plan yet | `window` on the offered forms |
-    | 12 | far from the bound, no plan of stage 7 | `others`, whatever the best plan |
-
-    With a number of evaluations stage 8 searches only the form that promises most
-    (`sched/planning/forms.py`). From stage 10 on a plan has to gain more than `NEAR` to be taken.
     Cost: that of all these planners together.
 
     Args:
@@ -130,23 +90,7 @@ class Auto:
 
     def __init__(self, others: Others = no_other_planners, evaluations: int | None = None) -> None:
         check_evaluations(self.name, evaluations)
-        self._others, self._evaluations = others, evaluations
-        self._step_us: Callable[[Plan], float] = makespan_us
-        self._offered: Mapping[str, Trace] = {}
-
-    def weighing_by(self, step_us: Callable[[Plan], float]) -> Auto:
-        """See `WeighingPlanner`. What claims leave out is the cost of moving parts of variables
-        (mapping), so planners that move parts are then asked for whole variables too.
-        """
-        auto = copy.copy(self)
-        auto._step_us = step_us
-        return auto
-
-    def with_evaluations(self, evaluations: int) -> Auto:
-        """See `SearchingPlanner`."""
-        auto = copy.copy(self)
-        auto._evaluations = evaluations if self._evaluations is None else self._evaluations
-        return auto
+        self._others, self.evaluations = others, evaluations
 
     def without_rewriting_planners(self) -> Auto:
         """The same without the planners of `others`: no plan rewrites the step."""
@@ -159,98 +103,256 @@ class Auto:
         """Whether planners of `others` run too."""
         return self._others is not no_other_planners
 
-    def offered(self, steps: Mapping[str, Trace]) -> Auto:
-        """See `OfferedPlanner`."""
-        auto = copy.copy(self)
-        auto._offered = steps
-        return auto
-
-    def plan(
-        self, trace: Trace, budget_bytes: int, machine: Machine, *, granule: Granule = BYTES,
-        host_budget_bytes: int | None = None, seed: int = 0, time_limit_s: float | None = None,
-    ) -> Plan:  # fmt: skip
+    def plan(self, question: Question) -> Plan:
         """See `Planner`. The minimum is the least of all that ran; a time limit ends it."""
-        question = Question(
-            trace, budget_bytes, machine, granule, host_budget_bytes, seed, time_limit_s,
-            self._evaluations,
-        )  # fmt: skip
-        poll = Poll(question, self._step_us)
-        poll.ask(KeepAll())
-        near_us = NEAR * lower_bound(trace, budget_bytes, machine).makespan_us
-        if poll.best is not None and poll.best_us > near_us:
-            poll.ask_also(Belady())  # inputs may come in while calls run
-            self._make_room_for_inputs(poll, near_us)
-        if poll.best is None:
-            # The planners that gain most come first, as time may run out.
-            poll.ask(SlidingWindow())
-            if poll.best_us > near_us:
-                poll.ask(Dtr(), SuperNeurons())
-            poll.ask(Belady())
-            if poll.best_us <= near_us and len(trace.calls) <= MOST_CALLS_QUICK:
-                poll.ask(Dtr(), Prefix())
-            rewriting = poll.besides(self._others, poll.best) if poll.best is not None else ()
-            poll.ask(*rewriting)
-            poll.kept_s = 0.0
-            as_it_is, *others = forms = forms_of(trace, self._offered)
-            form = self._searched(poll, forms, near_us) if poll.best_us > near_us else as_it_is
-            poll.ask(*other_windows(), Naive())
-            self._ask_the_rest(poll, form, near_us)
-            for other in others:
-                if poll.best is None:
-                    poll.ask(SlidingWindow(), form=other)
-            if not rewriting and poll.best_us > FAR / NEAR * near_us and not poll.is_over():
-                for planner in poll.besides(self._others, None):
-                    poll.ask_also(planner)
-        return poll.outcome()
+        if self.evaluations is not None:
+            effort = replace(question.effort, evaluations=self.evaluations)
+            question = replace(question, effort=effort)
+        portfolio = Portfolio(question)
+        race = Race(portfolio, self._others)
+        if race.fits:
+            race.run(IN_CORE)
+        else:
+            portfolio.deadline = question.effort.deadline.keeping(SEARCH_SHARE)
+            race.run(QUICK)
+            portfolio.deadline = question.effort.deadline
+            race.run(THOROUGH)
+        found = portfolio.outcome(self.name)
+        return replace(found, notes={**found.notes, "chosen": portfolio.chosen})
 
-    def _make_room_for_inputs(self, poll: Poll, near_us: float) -> None:
-        """Planners that recompute run though all fits: dropped values leave memory for inputs,
-        which then come in earlier.
+
+class Race:
+    """A portfolio, and what the conditions of stages look at.
+
+    Attributes:
+        fits: whether the step fits as it is, without moving anything.
+        rewriting: planners of `others` that were run for the best plan.
+    """
+
+    def __init__(self, portfolio: Portfolio, others: Others):
+        self.portfolio, self.question = portfolio, portfolio.question
+        self._others = others
+        self.calls = len(self.question.trace.calls)
+        self.fits = portfolio.run(Turn(KeepAll())) is not None
+        self.rewriting: Sequence[Planner] = ()
+
+    def run(self, stages: Iterable[AutoStage]) -> None:
+        """Runs the turns of the stages whose conditions hold."""
+        for stage in stages:
+            for turn in stage.turns(self) if stage.when(self) else ():
+                if stage.until_near and self.near:
+                    break
+                self.portfolio.run(turn)
+
+    @cached_property
+    def near_us(self) -> float:
+        """The cost up to which a plan is near."""
+        question = self.question
+        bound = lower_bound(question.trace, question.budget_bytes, question.machine)
+        return NEAR * bound.makespan_us
+
+    @property
+    def found(self) -> bool:
+        """Whether there is a plan."""
+        return self.portfolio.best is not None
+
+    @property
+    def near(self) -> bool:
+        """Whether the best plan is near the bound."""
+        return self.portfolio.best_us <= self.near_us
+
+    @property
+    def worth_more(self) -> bool:
+        """Whether it is not, and there is time."""
+        return not self.near and not self.portfolio.is_over()
+
+    @property
+    def far(self) -> bool:
+        """Whether it is so far away that a rewritten step is worth its planning."""
+        return self.portfolio.best_us > FAR / NEAR * self.near_us
+
+    @cached_property
+    def chunks(self) -> Question | None:
+        """The question in whole chunks; None where variables move as a whole anyway."""
+        granule = self.question.granule
+        return replace(self.question, granule=in_chunks(granule)) if granule.ranges else None
+
+    @cached_property
+    def forms(self) -> Sequence[str]:
+        """Names of the forms to search, "" for the step as it is: where evaluations are counted,
+        the one that promises most.
         """
-        short = len(poll.question.trace.calls) <= SHORT_STEP
-        for planner in (Prefix(), *((Combined(),) if short else ())):
-            if poll.best_us > near_us:
-                poll.ask_also(planner)
+        if self.question.effort.evaluations is None or not self.question.forms:
+            return ("", *self.question.forms)
+        try:
+            with failing_as("planner 'combined'"):
+                return [Combined().by_promise(self.question)[0].form]
+        except PartFailed as failure:
+            self.portfolio.failures.append(failure)
+            return ("",)
 
-    def _searched(self, poll: Poll, forms: Sequence[StepForm], near_us: float) -> StepForm:
-        """Runs `combined` on the step and its other forms; returns the best form."""
-        granule, asked = poll.question.granule, forms
-        if self._evaluations is not None and len(forms) > 1:
-            asked = [by_promise(forms, poll.promise)[0].form]
-        for form in asked:
-            if poll.best_us > near_us:
-                if self._step_us is not makespan_us and granule.ranges:
-                    poll.search(form, replace(granule, ranges=False), 0.5)
-                    poll.search(form, granule, 0.5)
-                else:
-                    poll.search(form, granule)
-        best = () if poll.best is None else poll.best.rewrites
-        return next((form for form in asked if best == (form.rewrite,)), asked[0])
+    @property
+    def best_form(self) -> str:
+        """The form of the best plan, if it is one of those that were searched."""
+        best = self.portfolio.best
+        found = () if best is None else best.rewrites
+        return next((form for form in self.forms if found == (form,)), self.forms[0])
 
-    def _ask_the_rest(self, poll: Poll, form: StepForm, near_us: float) -> None:
-        """Runs the remaining planners in turn until a plan is near the bound. A plan at most `NEAR`
-        behind stays: a plan in chunks can be executed anywhere."""
-        if poll.is_over():
-            return
-        calls, rest = len(poll.question.trace.calls), list[Planner]()
-        alone = without_host(poll.question)
-        if calls > TWICE_SEARCHED and alone != poll.question and poll.best_us > near_us:
-            poll.ask_also(Combined(), alone, form)
-        if wasted(poll.question):
-            rest += [Combined()]
-        if calls < LONG_STEP:
-            rest += occasionally_best()
-        if calls <= SHORT_STEP:
-            rest += best_on_short_steps()
-        for planner in rest:
-            if poll.best_us > near_us and not poll.is_over():
-                poll.ask_also(planner, form=form if isinstance(planner, Combined) else None)
+    def others(self, best: Plan | None) -> Sequence[Planner]:
+        """Planners that rewrite the step; none where choosing them fails."""
+        try:
+            with failing_as("choosing other planners"):
+                return self._others(self.question, best)
+        except PartFailed as failure:
+            self.portfolio.failures.append(failure)
+            return ()
+
+
+class AutoStage(NamedTuple):
+    """A row of a table.
+
+    Args:
+        why: what its planners gain there.
+        turns: what runs, in this order.
+        when: condition, looked at before the first of them.
+        until_near: whether the rest is left out once a plan is near.
+    """
+
+    why: str
+    turns: Callable[[Race], Iterable[Turn]]
+    when: Callable[[Race], bool] = lambda race: True
+    until_near: bool = False
+
+
+def _run(*planners: Planner) -> Callable[[Race], Iterator[Turn]]:
+    """Planners on the step as it is."""
+
+    def turns(race: Race) -> Iterator[Turn]:
+        for planner in planners:
+            moves_parts = isinstance(planner, Belady | Combined)
+            yield Turn(planner, race.chunks if moves_parts else None)
+
+    return turns
+
+
+def _inputs_earlier(race: Race) -> Iterator[Turn]:
+    yield Turn(Belady(), gain=NEAR)
+    yield Turn(Prefix(), gain=NEAR)
+    if race.calls <= SHORT_STEP:
+        yield Turn(Combined(), gain=NEAR)
+
+
+def _rewriting(race: Race) -> Iterator[Turn]:
+    race.rewriting = race.others(race.portfolio.best)
+    yield from map(Turn, race.rewriting)
+
+
+def _searches(race: Race) -> Iterator[Turn]:
+    question, granule = race.question, race.question.granule
+    granules = [in_chunks(granule) if granule.ranges else granule]
+    if granule.ranges and question.cost is not makespan_us:
+        # What claims leave out is the cost of moving parts of variables: mapping.
+        granules.insert(0, replace(granule, ranges=False))
+    for form in race.forms:
+        for which in granules:
+            effort = question.effort.share(1 / len(granules))
+            asked = None if which == granule else replace(question, granule=which, effort=effort)
+            yield Turn(Combined(), asked, form)
+
+
+def _in_bytes(race: Race) -> Iterator[Turn]:
+    question, form = race.question, race.best_form
+    alone = without_host(question)
+    if race.calls > TWICE_SEARCHED and alone != question:
+        yield Turn(Combined(), alone, form, gain=NEAR)
+    if wasted(question):
+        yield Turn(Combined(), form=form, gain=NEAR)
+
+
+def _rest(race: Race) -> Iterator[Turn]:
+    planners: list[Planner] = []
+    if race.calls < LONG_STEP:
+        planners += [Rotor(), Pofo(), BnRecompute(), TflmsHybrid(), Capuchin(), LmsGrid()]
+    if race.calls <= SHORT_STEP:
+        planners += [
+            Lru(), ChenSqrt(), Revolve(), DynProg(), Vdnn(), Hmms(), Prefix(), WindowCyclic(),
+            CheckmateLp(), Checkmate(),
+        ]  # fmt: skip
+    return (Turn(planner, gain=NEAR) for planner in planners)
+
+
+def _other_forms(race: Race) -> Iterator[Turn]:
+    for form in race.question.forms:
+        if race.portfolio.best is None:
+            yield Turn(SlidingWindow(), form=form)
+
+
+def _rewriting_all_the_same(race: Race) -> Iterator[Turn]:
+    return (Turn(planner, gain=NEAR) for planner in race.others(None))
+
+
+#: What `auto` is, after `keep-all`: where the step fits; where it does not, what is quick, which
+#: leaves a share of the time; and the rest. Measured: docs/planners.md; for windows over ResNet-18,
+#: ResNet-50 and VGG-11, two links and five budgets.
+IN_CORE: tuple[AutoStage, ...] = (
+    AutoStage(
+        "what moves or is dropped leaves room for inputs, which then come in while calls run",
+        _inputs_earlier, until_near=True,
+    ),
+)  # fmt: skip
+QUICK: tuple[AutoStage, ...] = (
+    AutoStage("gains most, and time may run out", _run(SlidingWindow())),
+    AutoStage(
+        "compute again, and need less host memory", _run(Dtr(), SuperNeurons()),
+        when=lambda race: not race.near,
+    ),
+    AutoStage("moves the fewest bytes", _run(Belady())),
+    AutoStage(
+        "take less than a second, and gain up to 3 %", _run(Dtr(), Prefix()),
+        when=lambda race: race.near and race.calls <= MOST_CALLS_QUICK,
+    ),
+    AutoStage(
+        "bands, where what no list beats is longer than the calls", _rewriting,
+        when=lambda race: race.found,
+    ),
+)  # fmt: skip
+THOROUGH: tuple[AutoStage, ...] = (
+    AutoStage(
+        "offloading and recomputation together, over the step's forms", _searches,
+        when=lambda race: not race.near, until_near=True,
+    ),
+    AutoStage(
+        "the default window loses up to 10 % to the best of twelve; with these three, nothing",
+        _run(
+            SlidingWindow(size=2, persistent="device"), SlidingWindow(size=1, persistent="host"),
+            SlidingWindow(size=0.75, persistent="host"), Naive(),
+        ),
+    ),
+    AutoStage(
+        "lists without copies; what chunks waste", _in_bytes,
+        when=lambda race: race.worth_more, until_near=True,
+    ),
+    AutoStage(
+        "win on some networks, or on short steps alone", _rest,
+        when=lambda race: race.worth_more, until_near=True,
+    ),
+    AutoStage("another form may be all that fits", _other_forms, when=lambda race: not race.found),
+    AutoStage(
+        "bands, where all else is 10 % away", _rewriting_all_the_same,
+        when=lambda race: not race.rewriting and race.far,
+    ),
+)  # fmt: skip
+
+
+def in_chunks(granule: Granule) -> Granule:
+    """A granule of whole chunks."""
+    return replace(granule, size_bytes=granule.granted(CHUNK_BYTES))
 
 
 def wasted(question: Question) -> bool:
     """Whether chunks, in place of the question's granule, take a good deal of the budget."""
-    granule, trace = question.granule, question.trace
+    granule = question.granule
     if not granule.ranges:
         return False
-    whole = trace_peak_bytes(trace, in_chunks(granule)) - trace_peak_bytes(trace, granule)
+    whole = trace_peak_bytes(question.trace, in_chunks(granule)) - question.peak_bytes
     return whole > WASTE * question.budget_bytes

@@ -22,6 +22,7 @@ from dataclasses import dataclass, replace
 from ooctrain.sched.planning.decisions import Decisions, Gap, runs_once
 from ooctrain.sched.planning.host_gaps import (
     HostGaps,
+    check_both_memories,
     host_left_bytes,
 )
 from ooctrain.sched.planning.lower import plan_of
@@ -29,15 +30,13 @@ from ooctrain.sched.planning.parameters import check_whole_numbers
 from ooctrain.sched.planning.planner import host_too_small, infeasible
 from ooctrain.sched.planning.question import Question
 from ooctrain.sched.planning.rematerialise import Use
-from ooctrain.sched.planning.residency import Liveness, check_both_memories
 from ooctrain.sched.planning.swap import (
     in_pieces,
     movable_gaps,
     piece_bytes,
     worth_its_latency_bytes,
 )
-from ooctrain.sched.schedule import BYTES, Granule, Plan, Run
-from ooctrain.step.machine import Machine
+from ooctrain.sched.schedule import Granule, Plan, Run
 from ooctrain.step.trace import Trace
 
 
@@ -59,23 +58,20 @@ class Belady:
     def __post_init__(self) -> None:
         check_whole_numbers(self.name, {"pieces": self.pieces})
 
-    def plan(
-        self, trace: Trace, budget_bytes: int, machine: Machine, *, granule: Granule = BYTES,
-        host_budget_bytes: int | None = None, seed: int = 0, time_limit_s: float | None = None,
-    ) -> Plan:  # fmt: skip
+    def plan(self, question: Question) -> Plan:
         """See `Planner`. The minimum is what the largest call needs with what never leaves. The
         host's room is counted only where the plan would need more than the host has.
         """
-        question = Question(trace, budget_bytes, machine, granule)
-        step = max(budget_bytes // self.pieces, worth_its_latency_bytes(machine))
+        step = max(question.budget_bytes // self.pieces, worth_its_latency_bytes(question.machine))
         notes = {"piece_bytes": step}
-        within = replace(question, host_budget_bytes=host_budget_bytes)
-        decisions = self._decisions(question, step)
-        check_both_memories(self.name, within)
-        plan = plan_of(self.name, question, decisions, notes)
-        if host_budget_bytes is None or plan.host_peak_bytes <= host_budget_bytes:
+        roomy = replace(question, host_budget_bytes=None)
+        decisions = self._decisions(roomy, step)
+        check_both_memories(self.name, question)
+        plan = plan_of(self.name, roomy, decisions, notes)
+        host_bytes = question.host_budget_bytes
+        if host_bytes is None or plan.host_peak_bytes <= host_bytes:
             return plan
-        return plan_of(self.name, within, self._decisions(within, step), notes)
+        return plan_of(self.name, question, self._decisions(question, step), notes)
 
     def _decisions(self, question: Question, step_bytes: int) -> Decisions:
         return offload(self.name, question, runs_once(question.trace), step_bytes=step_bytes)
@@ -98,7 +94,7 @@ def offload(
     Cost: O(runs + gaps log gaps).
     """
     budget_bytes, granule = question.budget_bytes, question.granule
-    liveness, gaps = Liveness(question.trace, granule), movable_gaps(question.trace, runs)
+    liveness, gaps = question.liveness, movable_gaps(question.trace, runs)
     least, witness = liveness.least_budget(runs, gaps)
     if least > budget_bytes:
         raise infeasible(name, budget_bytes, least, witness)

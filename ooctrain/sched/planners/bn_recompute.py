@@ -30,7 +30,7 @@ from ooctrain.sched.planning.planner import Planner, turning_point
 from ooctrain.sched.planning.question import Question
 from ooctrain.sched.planning.rematerialise import droppable, rematerialise
 from ooctrain.sched.planning.unroll import plan_runs
-from ooctrain.sched.schedule import BYTES, Granule, Plan
+from ooctrain.sched.schedule import Plan
 from ooctrain.step.machine import Machine, call_durations_ns
 from ooctrain.step.op import computed_by
 from ooctrain.step.trace import Call, Trace
@@ -63,12 +63,9 @@ class BnRecompute:
                 fix=f"one of {', '.join(SWAPPERS)}",
             )
 
-    def plan(
-        self, trace: Trace, budget_bytes: int, machine: Machine, *, granule: Granule = BYTES,
-        host_budget_bytes: int | None = None, seed: int = 0, time_limit_s: float | None = None,
-    ) -> Plan:  # fmt: skip
+    def plan(self, question: Question) -> Plan:
         """See `Planner`. The minimum is that of the swapping planner on the step that results."""
-        question = Question(trace, budget_bytes, machine, granule, host_budget_bytes)
+        trace = question.trace
         dropped = outputs_of_norms(trace)
         runs, notes = rematerialise(trace, dropped), {"dropped": len(dropped), "swap": self.swap}
         return plan_runs(self.name, question, runs, SWAPPERS[self.swap](), notes)

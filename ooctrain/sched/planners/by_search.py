@@ -10,7 +10,7 @@ first. Belady's rule and the readable `lower` write the plan down. Source: ours.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
 

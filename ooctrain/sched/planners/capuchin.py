@@ -27,16 +27,14 @@ from itertools import accumulate
 
 import numpy as np
 
-from ooctrain.sched.planning.decisions import Decisions, Gap, runs_once
+from ooctrain.sched.planning.decisions import Decisions, Gap
 from ooctrain.sched.planning.lower import plan_of
 from ooctrain.sched.planning.planner import infeasible
 from ooctrain.sched.planning.question import Question
 from ooctrain.sched.planning.rematerialise import droppable, last_forward_use, rematerialise
-from ooctrain.sched.planning.residency import Liveness
-from ooctrain.sched.planning.swap import movable_gaps, swap_gaps
-from ooctrain.sched.schedule import BYTES, Granule, Plan, Run
-from ooctrain.step.machine import Machine, call_durations_ns
-from ooctrain.step.trace import Trace
+from ooctrain.sched.planning.swap import movable_gaps
+from ooctrain.sched.schedule import Plan, Run
+from ooctrain.step.machine import call_durations_ns
 
 #: The peak is aimed at in steps of at least this share of the budget.
 STEPS = 32
@@ -51,13 +49,10 @@ class Capuchin:
 
     name = "capuchin"
 
-    def plan(
-        self, trace: Trace, budget_bytes: int, machine: Machine, *, granule: Granule = BYTES,
-        host_budget_bytes: int | None = None, seed: int = 0, time_limit_s: float | None = None,
-    ) -> Plan:  # fmt: skip
+    def plan(self, question: Question) -> Plan:
         """See `Planner`. The minimum is the least of two extremes: all is swapped that may be, or
         all is let go in the way that is cheaper."""
-        question = Question(trace, budget_bytes, machine, granule, host_budget_bytes)
+        budget_bytes = question.budget_bytes
         policy = Policy(question)
         everything = LetGo(frozenset(policy.intervals), frozenset())
         extremes = [policy.played(way) for way in (policy.choose(0), everything)]
@@ -67,7 +62,7 @@ class Capuchin:
         found = policy.fitting() or smallest
         notes = {
             "swapped": len({gap.var for gap in found.gaps}),
-            "runs_again": len(found.runs) - len(trace.calls),
+            "runs_again": len(found.runs) - len(question.trace.calls),
         }
         return plan_of(self.name, question, Decisions(found.runs, found.gaps), notes)
 
@@ -139,10 +134,9 @@ class Policy:
     def __init__(self, question: Question):
         self.question, trace = question, question.trace
         self._durations_ns = call_durations_ns(trace, question.machine)
-        resident = Liveness(trace, question.granule).resident_bytes(runs_once(trace))
-        self.resident = np.array(resident, np.int64)
+        self.resident = np.array(question.resident_bytes, np.int64)
         self.intervals: dict[int, Gap] = {}
-        for gap in sorted(swap_gaps(trace), key=lambda gap: gap.before - gap.after):
+        for gap in sorted(question.swap_gaps, key=lambda gap: gap.before - gap.after):
             producer = trace.producer[gap.var]
             if producer is not None and trace.calls[producer].phase in ("forward", "loss"):
                 self.intervals[gap.var] = gap
@@ -186,7 +180,7 @@ class Policy:
 
         moved = (gap for gap in movable_gaps(trace, runs) if gap.var in choice.swapped)
         gaps = tuple(filter(is_away, moved))
-        liveness = Liveness(trace, self.question.granule)
+        liveness = self.question.liveness
         return Played(runs, gaps, liveness.least_budget(runs, gaps))
 
     def copies_of(self, var: int, out: Lane, back: Lane) -> RoundTrip:

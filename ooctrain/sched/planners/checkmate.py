@@ -14,14 +14,11 @@ over R, S, U and FREE, the two-phase rounding. Departures: values instead of nod
 node with several outputs may keep some; a storage that an output takes over is let go; only R has
 to be whole, since for whole R the least S and the greatest FREE are. Long steps are grouped
 (`grouped_calls`, as Rockmate does, Zhao et al. 2023, in small), which costs optimality, as do their
-narrower choices: only forward nodes run again, and only in the backward pass; there, and where the
-search ends before the optimum, the answer is no worse than the relaxation rounded; the rounding
-tries several thresholds and memory allowances, where the paper has one of each. Its lists cannot
-run a call twice in one stage, change the order of calls, offload, or fetch an input twice. Lists of
-other planners can, and some are faster: so those of `rotor`, `dtr`, `prefix` and `combined` take
-part, made as if the host could hold only the inputs, and the note `from` names the planner
-(`checkmate_baselines.py`; `checkmate:combined=false` leaves out the last two, which search, too).
-Read next: `checkmate_baselines.py`; `rotor.py` for chains.
+narrower choices: only forward nodes run again, and only in the backward pass. Where the search ends
+before the optimum, the answer is no worse than the relaxation rounded, which tries several
+thresholds and memory allowances where the paper has one of each, nor than dropping all. Where the
+step fits as it is, nothing runs again, and no program is solved. No other planner takes part.
+Read next: `rotor.py` for chains; `combined.py`, which takes these lists as starts.
 """
 
 from __future__ import annotations
@@ -33,36 +30,23 @@ from dataclasses import dataclass, replace
 from typing import Any, ClassVar, NamedTuple
 
 from ooctrain.errors import ConfigError
-from ooctrain.sched.bounds.closed import arrivals_us
 from ooctrain.sched.bounds.linear_program import INFINITE, LinearProgram, Term, WholeSolution
-from ooctrain.sched.planners.checkmate_baselines import (
-    SIMPLE,
-    WITHOUT_SEARCH,
-    Companions,
-    least_plans,
-    plans_of,
-    runs_for_least,
-)
 from ooctrain.sched.planning.decisions import Decisions, runs_once
-from ooctrain.sched.planning.effort import Deadline, check_evaluations
 from ooctrain.sched.planning.lower import plan_of
 from ooctrain.sched.planning.parameters import check_whole_numbers
-from ooctrain.sched.planning.planner import check_host, infeasible
+from ooctrain.sched.planning.planner import infeasible
 from ooctrain.sched.planning.question import Question
 from ooctrain.sched.planning.rematerialise import droppable, rematerialise
 from ooctrain.sched.planning.residency import Liveness, always_resident
-from ooctrain.sched.schedule import BYTES, Granule, Plan, Run
-from ooctrain.step.machine import Machine, call_durations_ns
+from ooctrain.sched.schedule import Granule, Plan, Run
+from ooctrain.step.machine import call_durations_ns
 from ooctrain.step.trace import Call, Trace
 
-# What both planners share. `ByStages` is a planner: runs for the budget, runs for the least memory,
-# and planners whose lists take part. `Rematerialising` plans one question: each call once comes
-# first; then all dropped, the least of `rotor` and `dtr`, and what the program finds. The fastest
-# list that fits becomes the plan; lists of other planners are compared with it.
+# What both planners share. `ByStages` is a planner: runs for the budget, and runs for the least
+# memory. `Rematerialising` plans one question: each call once comes first; then all dropped, and
+# what the program finds. What computes least becomes the plan.
 
 
-#: Share of a time limit that is left to companions that search.
-KEPT = 0.5
 #: A solver's optimum may be above the true one by this share.
 ROUNDING = 1e-6
 
@@ -88,23 +72,12 @@ class ByStages(ABC):
     exact: int
     most: int
 
-    def plan(
-        self, trace: Trace, budget_bytes: int, machine: Machine, *, granule: Granule = BYTES,
-        host_budget_bytes: int | None = None, seed: int = 0, time_limit_s: float | None = None,
-    ) -> Plan:  # fmt: skip
-        """See `Planner`. The minimum is the least need among keeping all, dropping all, the
-        least of `rotor` and `dtr`, what `least` finds, and `least_plans` of companions.
+    def plan(self, question: Question) -> Plan:
+        """See `Planner`. The minimum is the least need among keeping all, dropping all, and what
+        `least` finds.
         """
-        question = Question(
-            trace, budget_bytes, machine, granule, host_budget_bytes, seed, time_limit_s,
-            self.taking_part().evaluations,
-        )  # fmt: skip
-        step = limited(self.name, trace, granule, self.exact, self.most)
+        step = limited(self.name, question.trace, question.granule, self.exact, self.most)
         return Rematerialising(self.name, question, step, self).plan()
-
-    @abstractmethod
-    def taking_part(self) -> Companions:
-        """Planners whose lists take part."""
 
     @abstractmethod
     def least(self, asked: Rematerialising) -> Iterator[tuple[Run, ...]]:
@@ -141,9 +114,7 @@ class Rematerialising:
 
     Attributes:
         graph: the step by nodes.
-        search_too: whether companions that search take part.
-        deadline: for all; that of the programs is earlier, if companions search, too.
-        cut_short: whether a deadline has ended one of them.
+        cut_short: whether the deadline has ended a program.
     """
 
     def __init__(
@@ -152,12 +123,8 @@ class Rematerialising:
     ):  # fmt: skip
         self.name, self.question, self.planner = name, question, planner
         self.graph, self.backward = step
-        self.deadline = self._programs = Deadline.after(question.time_limit_s)
-        self.search_too = bool(planner.taking_part().for_least)
-        if self.search_too:
-            self._programs = self.deadline.earlier(KEPT * (question.time_limit_s or 0.0))
         self.cut_short = False
-        self.liveness = Liveness(question.trace, question.granule)
+        self.liveness = question.liveness
         self.call_ns = call_durations_ns(question.trace, question.machine)
         calls = question.trace.calls
         self.node_ns = [
@@ -172,62 +139,40 @@ class Rematerialising:
 
     def searched(self, program: StageProgram, nodes: int) -> WholeSolution:
         """What comes of a program, within a number of nodes and the time that is left."""
-        found = program.program.search(nodes, self._programs.left_s())
+        found = program.program.search(nodes, self.question.effort.deadline.left_s())
         self.cut_short |= found.ended == "time"
         return found
 
     def is_over(self) -> bool:
-        """Whether the time for programs is over; the plan says so if it is."""
-        passed = self._programs.passed()
+        """Whether the time is over; the plan says so if it is."""
+        passed = self.question.effort.deadline.passed()
         self.cut_short |= passed
         return passed
 
     def at_least_once_us(self, bound_us: float) -> float:
-        """A bound, or what it takes to run each call once, which is one too."""
-        return max(bound_us, sum(self.call_ns) / 1000)
+        """A program's bound with the calls of groups that run once in any list, which it does not
+        count; or what it takes to run each call once, which is a bound too.
+        """
+        once_ns = sum(self.call_ns) - sum(self.node_ns)
+        return max(bound_us + once_ns / 1000, sum(self.call_ns) / 1000)
 
     def plan(self) -> Plan:
-        """The fastest plan that fits: the program's, or a companion's."""
-        question, companions = self.question, self.planner.taking_part()
-        budget, lists = question.budget_bytes, list[Plan]()
-        ways = self._ways(_without_search(question))
-        if all(way.need_bytes > budget for way in ways):
-            ways += self._ways(self.planner.least(self))
-        if all(way.need_bytes > budget for way in ways):
-            least = min(ways, key=lambda way: way.need_bytes)
-            if self.search_too:
-                asked = companions.for_least
-                lists = least_plans(asked, question, least.need_bytes, self.deadline)
-            needs = [(least.need_bytes, least.witness), *((p.peak_bytes, "") for p in lists)]
-            least_bytes, witness = min(needs)
-            if least_bytes > budget:
-                raise infeasible(self.name, budget, least_bytes, witness)
-        best, notes = self._own(ways)
-        plans = [] if best is None else [best]
-        if best is None or best.makespan_us > arrivals_us(question.trace, question.machine):
-            plans += [plan for plan in lists if plan.peak_bytes <= budget]
-            asked = companions.planners
-            known, self.cut_short = plans_of(asked, question, self.deadline, self.cut_short)
-            plans += known
-        fastest = min(plans, key=lambda plan: plan.makespan_us)
-        check_host(self.name, fastest, question.host_budget_bytes)
-        return self._noted(fastest, notes)
-
-    def _own(self, ways: Sequence[TimedRuns]) -> tuple[Plan | None, Mapping[str, Any]]:
-        """The plan of what computes least, of these and of what the program finds; and what is
-        known of all that the program allows.
-        """
-        budget = self.question.budget_bytes
-        if ways[0].need_bytes <= budget:  # nothing computes less than to run each call once
-            found = list[tuple[Run, ...]]()
-            notes: Mapping[str, Any] = {"bound_us": ways[0].time_ns / 1000, "ended": "optimal"}
+        """The plan of what computes least: of what the program finds, and what fits anyway."""
+        budget_bytes = self.question.budget_bytes
+        known = self._ways(extremes(self.question.trace))
+        if all(way.need_bytes > budget_bytes for way in known):
+            known += self._ways(self.planner.least(self))
+        least = min(known, key=lambda way: way.need_bytes)
+        if least.need_bytes > budget_bytes:
+            raise infeasible(self.name, budget_bytes, least.need_bytes, least.witness)
+        if known[0].need_bytes <= budget_bytes:  # nothing computes less than to run each call once
+            notes: Mapping[str, Any] = {"bound_us": known[0].time_ns / 1000, "ended": "optimal"}
         else:
             found, notes = self.planner.within(self)
-        fitting = [w for w in [*ways, *self._ways(found)] if w.need_bytes <= budget]
-        if not fitting:
-            return None, notes
-        decisions = Decisions(min(fitting, key=lambda way: way.time_ns).runs)
-        return plan_of(self.name, self.question, decisions), notes
+            known += self._ways(found)
+        fitting = (way for way in known if way.need_bytes <= budget_bytes)
+        best = min(fitting, key=lambda way: way.time_ns)
+        return self._noted(plan_of(self.name, self.question, Decisions(best.runs)), notes)
 
     def _ways(self, choices: Iterable[Sequence[Run]]) -> list[TimedRuns]:
         """What some runs take; those that cannot be are left out."""
@@ -243,8 +188,8 @@ class Rematerialising:
 
     def _noted(self, plan: Plan, notes: Mapping[str, Any]) -> Plan:
         """The plan, and how far its computing may be from the least of what the program allows:
-        where calls are grouped, of lists that run a group as a whole. A list of another kind, or of
-        another form of the step, may compute less; then the gap is below 0.
+        where calls are grouped, of lists that run a group as a whole. To drop all may run part of
+        a group; then the gap may be below 0.
         """
         runs = [i.call for i in plan.schedule.instructions if isinstance(i, Run)]
         call_ns = call_durations_ns(plan.trace, self.question.machine)
@@ -258,21 +203,16 @@ class Rematerialising:
                 bound_us = objective_us
             gap = (objective_us - bound_us) / objective_us if objective_us else 0.0
             numbers |= {"bound_us": bound_us, "gap": gap}
-        whose = {"from": plan.notes["from"]} if "from" in plan.notes else {}
         cut_short = {"cut_short": True} if self.cut_short else {}
-        return replace(plan, notes={"ended": notes["ended"], **whose, **numbers, **cut_short})
+        return replace(plan, notes={"ended": notes["ended"], **numbers, **cut_short})
 
 
-def _without_search(question: Question) -> Iterator[tuple[Run, ...]]:
-    """Each call once, first; all that may be dropped, dropped once, and after each reader; and what
-    `rotor` and `dtr` need least for.
-    """
-    trace = question.trace
+def extremes(trace: Trace) -> Iterator[tuple[Run, ...]]:
+    """Each call once, first; all that may be dropped, dropped once, and after each reader."""
     yield runs_once(trace)
     values = droppable(trace)
     yield rematerialise(trace, values)
     yield rematerialise(trace, values, again=values)
-    yield from runs_for_least(SIMPLE, question)
 
 
 #: Shares from which on a fraction of a value is kept, and shares of memory that rounding may cost.
@@ -290,10 +230,8 @@ class Checkmate(ByStages):
         nodes: most nodes of the search tree; in proportion fewer from `USUAL_COLUMNS` on.
         exact: steps of more calls than this are grouped.
         most: more groups than this are refused.
-        companions: planners whose lists take part.
 
-    Cost: a search over (groups^2 / 2) whole columns and as many rows for each reader of a value;
-    that of the others, for a few budgets more where nothing else fits.
+    Cost: a search over (groups^2 / 2) whole columns and as many rows for each reader of a value.
     """
 
     name: ClassVar[str] = "checkmate"
@@ -301,26 +239,10 @@ class Checkmate(ByStages):
     nodes: int = 200
     exact: int = 30
     most: int = 150
-    companions: Companions = WITHOUT_SEARCH
 
     def __post_init__(self) -> None:
         limits = {"nodes": self.nodes, "exact": self.exact, "most": self.most}
         check_whole_numbers(self.name, limits)
-        check_evaluations(self.name, self.companions.evaluations)
-
-    def with_evaluations(self, evaluations: int) -> Checkmate:
-        """See `SearchingPlanner`."""
-        if self.companions.evaluations is not None:
-            return self
-        return replace(self, companions=replace(self.companions, evaluations=evaluations))
-
-    def offered(self, steps: Mapping[str, Trace]) -> Checkmate:
-        """See `OfferedPlanner`. The program is of the step as it is; companions may take a form."""
-        return replace(self, companions=self.companions.offered(steps))
-
-    def taking_part(self) -> Companions:
-        """Planners whose lists take part."""
-        return self.companions
 
     def _tree(self, program: StageProgram) -> int:
         """Nodes of the search tree: fewer where each takes longer."""
@@ -364,10 +286,6 @@ class CheckmateLp(ByStages):
 
     def __post_init__(self) -> None:
         check_whole_numbers(self.name, {"exact": self.exact, "most": self.most})
-
-    def taking_part(self) -> Companions:
-        """None: this planner shows the rounding alone."""
-        return Companions()
 
     def least(self, asked: Rematerialising) -> Iterator[tuple[Run, ...]]:
         """Roundings of the relaxation for the least memory."""

@@ -17,9 +17,7 @@ from itertools import pairwise
 from ooctrain.sched.planning.chain_runs import ChainStep, Kind, fastest_that_fits
 from ooctrain.sched.planning.chain_view import chain_view
 from ooctrain.sched.planning.question import Question
-from ooctrain.sched.schedule import BYTES, Granule, Plan
-from ooctrain.step.machine import Machine
-from ooctrain.step.trace import Trace
+from ooctrain.sched.schedule import Plan
 
 
 class ChenSqrt:
@@ -30,15 +28,11 @@ class ChenSqrt:
 
     name = "chen-sqrt"
 
-    def plan(
-        self, trace: Trace, budget_bytes: int, machine: Machine, *, granule: Granule = BYTES,
-        host_budget_bytes: int | None = None, seed: int = 0, time_limit_s: float | None = None,
-    ) -> Plan:  # fmt: skip
+    def plan(self, question: Question) -> Plan:
         """See `Planner`. The minimum is the least over the numbers of segments."""
-        view = chain_view(trace, machine, granule)
+        view = chain_view(question.trace, question.machine, question.granule)
         stages = len(view)
         choices = (list(segmented(stages, count)) for count in numbers_of_segments(stages))
-        question = Question(trace, budget_bytes, machine, granule, host_budget_bytes)
         return fastest_that_fits(self.name, question, view, choices)
 
 

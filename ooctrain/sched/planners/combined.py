@@ -12,36 +12,34 @@ not enough, both are tried. The readable `lower` writes the plan itself. It is n
 most `CALLS` calls, `dtr` and `window`; on a host without room, in longer steps, `keep-all` and
 `dtr`. A plan that ends as soon as the inputs allow is taken without a search. Where other forms of
 the step are offered, a short search of each shows which one is searched. Source: ours; what it
-reaches is in docs/planners.md. Read next: `sched/search/anneal.py`, `sched/planning/forms.py`.
+reaches is in docs/planners.md. Read next: `portfolio.py`, which runs the starts;
+`sched/search/anneal.py`.
 """
 
 from __future__ import annotations
 
+import math
 import time
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field, replace
+from typing import NamedTuple
 
-from ooctrain.errors import Infeasible, PartFailed, failing_as
+from ooctrain.errors import PartFailed, failing_as
 from ooctrain.sched.bounds.closed import arrivals_us
 from ooctrain.sched.planners.belady import Belady
 from ooctrain.sched.planners.by_search import CALLS, SEEDS, Found, found_by_search, promised_ns
 from ooctrain.sched.planners.checkmate import Checkmate
 from ooctrain.sched.planners.dtr import Dtr
 from ooctrain.sched.planners.keep_all import KeepAll
+from ooctrain.sched.planners.portfolio import Portfolio, Turn
 from ooctrain.sched.planners.prefix import Prefix
 from ooctrain.sched.planners.window import SlidingWindow, WindowCyclic
 from ooctrain.sched.planning.effort import Deadline, check_evaluations
-from ooctrain.sched.planning.forms import ByPromise
-from ooctrain.sched.planning.host_gaps import (
-    has_host_space,
-    is_short_of_host,
-)
+from ooctrain.sched.planning.host_gaps import has_host_space, is_short_of_host
 from ooctrain.sched.planning.parameters import check_true_or_false
-from ooctrain.sched.planning.planner import Planner, least_refusal, remarked
-from ooctrain.sched.planning.question import Question
-from ooctrain.sched.schedule import BYTES, Granule, Plan
-from ooctrain.step.machine import Machine
-from ooctrain.step.trace import Trace
+from ooctrain.sched.planning.planner import Planner
+from ooctrain.sched.planning.question import Question, makespan_us
+from ooctrain.sched.schedule import Plan
 
 #: Evaluations where the caller does not say how many.
 THOROUGH = 120_000
@@ -52,6 +50,11 @@ WRITING = 1.5
 #: For the choice of a form of the step that is worth a search: evaluations, and the share of
 #: those of the search that it takes where that is more.
 PROMISE, PROMISE_SHARE = 500, 1 / 60
+#: Another form is taken only if it promises a step shorter by this share than the step as it is
+#: does: promises are that far off. Measured: docs/planners.md.
+CLEARLY = 0.02
+#: Of a time limit: what is left to the search after the promises.
+PROMISED_SHARE = 0.75
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,116 +82,132 @@ class Combined:
         check_evaluations(self.name, self.evaluations)
         check_true_or_false(self.name, {"checkmate": self.checkmate, "forms": self.forms})
 
-    def offered(self, steps: Mapping[str, Trace]) -> Planner:
-        """See `OfferedPlanner`."""
-        return ByPromise(self, steps, CALLS) if steps and self.forms else self
+    def plan(self, question: Question) -> Plan:
+        """See `Planner`. The minimum is the least of the starts'; of all forms, where there are
+        other ones.
 
-    def with_evaluations(self, evaluations: int) -> Combined:
-        """See `SearchingPlanner`."""
-        return self if self.evaluations is not None else replace(self, evaluations=evaluations)
+        A promise is a list that there is. So where the plan of the most promising form is slower
+        than what the next one promised, that one is searched as well; in short steps the step as it
+        is in any case, as what is planned by rules keeps no promise.
+        """
+        seed = int(question.seed) % SEEDS
+        question = replace(question, seed=seed, cost=makespan_us)
+        if not (self.forms and question.forms) or question.peak_bytes <= question.budget_bytes:
+            return self._plan_form(question)
+        portfolio, is_short = Portfolio(question), len(question.trace.calls) <= CALLS
+        promised = self.by_promise(question, CLEARLY)
+        for ns, form in promised:
+            too = is_short and not form
+            if portfolio.best is not None and portfolio.best_us * 1000 <= ns and not too:
+                break
+            portfolio.run(Turn(self, form=form))
+        return portfolio.outcome(self.name)
 
-    def plan(
-        self, trace: Trace, budget_bytes: int, machine: Machine, *, granule: Granule = BYTES,
-        host_budget_bytes: int | None = None, seed: int = 0, time_limit_s: float | None = None,
-    ) -> Plan:  # fmt: skip
-        """See `Planner`. The minimum is the least of the starts'."""
-        question = Question(
-            trace,
-            budget_bytes,
-            machine,
-            granule,
-            host_budget_bytes,
-            int(seed) % SEEDS,
-            time_limit_s,
-        )
-        asked = _Starts(question)
-        first = starts(question)
-        best = asked.best_plan(first if self.checkmate else _without_checkmate(first))
-        if best is None and not is_short_of_host(question):
-            raise least_refusal("combined", asked.refusals, budget_bytes, asked.failures)
-        cut_short = asked.cut_short
-        if best is None or not (asked.all_fits or asked.is_least(best)):
-            deadline = asked.deadline.earlier(asked.writing_s)
-            found, number = Found(None, cut_short=False), self.evaluations
-            try:
-                with failing_as("the search of 'combined'"):
-                    found = found_by_search(
-                        question, THOROUGH if number is None else number, deadline, asked.again
-                    )
-            except PartFailed as failure:
-                asked.failures.append(failure)
-            plans = [plan for plan in (best, found.plan) if plan is not None]
-            if not plans:
-                plans += filter(None, [asked.best_plan(last_asked(question))])
-            if not plans:
-                raise least_refusal("combined", asked.refusals, budget_bytes, asked.failures)
-            best = min(plans, key=lambda plan: plan.makespan_us)
-            cut_short |= found.cut_short
-        best = remarked(best, asked.failures)
-        return replace(best, notes={**best.notes, "cut_short": True}) if cut_short else best
+    def by_promise(self, question: Question, clearly: float = 0.0) -> list[Promised]:
+        """The step's forms, the most promising first; "" is the step as it is.
+
+        Args:
+            clearly: by what share another form has to be ahead of the step as it is.
+        """
+        effort = replace(question.effort, deadline=question.effort.deadline.keeping(PROMISED_SHARE))
+        promised = []
+        for form, trace in {"": question.trace, **question.forms}.items():
+            asked = replace(question, trace=trace, effort=effort)
+            fits = asked.minimum_bytes <= asked.budget_bytes
+            ns = self.promise(asked) if fits else math.inf
+            promised.append(Promised(ns / (1 - clearly if form else 1), form))
+        return sorted(promised, key=lambda each: each.ns)
 
     def promise(self, question: Question) -> float:
         """How long a step takes, in ns, by the best choice of a search that has barely begun;
         beyond all durations where none fits. Cost: `PROMISE` evaluations, or `PROMISE_SHARE`.
         """
-        asked = next(
-            (n for n in (self.evaluations, question.evaluations) if n is not None), THOROUGH
-        )
-        number = max(PROMISE, PROMISE_SHARE * asked)
-        return promised_ns(question, number, Deadline.after(question.time_limit_s))
+        number = max(PROMISE, PROMISE_SHARE * self._most(question))
+        return promised_ns(question, number, question.effort.deadline)
+
+    def _most(self, question: Question) -> int:
+        """Evaluations in a step of `CALLS` calls."""
+        given = (self.evaluations, question.effort.evaluations)
+        return next((number for number in given if number is not None), THOROUGH)
+
+    def _plan_form(self, question: Question) -> Plan:
+        """The plan of one form of the step."""
+        starting = _Starts(replace(question, forms={}))
+        first = starts(question)
+        starting.run_starts(first if self.checkmate else _without_checkmate(first))
+        if starting.best is None and not is_short_of_host(question):
+            return starting.outcome(self.name)  # raises
+        best = starting.best_start()
+        if best is None or not (starting.all_fits or starting.is_least(best)):
+            found = Found(None, cut_short=False)
+            try:
+                with failing_as("the search of 'combined'"):
+                    found = found_by_search(
+                        question, self._most(question), starting.search_ends, starting.again
+                    )
+            except PartFailed as failure:
+                starting.failures.append(failure)
+            starting.cut_short |= found.cut_short
+            if best is None and found.plan is None:
+                starting.run_starts(last_asked(question))
+                best = starting.best_start()
+            plans = [plan for plan in (best, found.plan) if plan is not None]
+            if plans:
+                starting.best = min(plans, key=makespan_us)
+        else:
+            starting.best = best
+        return starting.outcome(self.name)
 
 
-class _Starts:
+class Promised(NamedTuple):
+    """A form, and the step in ns that the search has to beat for another form to be of interest."""
+
+    ns: float
+    form: str
+
+
+@dataclass
+class _Starts(Portfolio):
     """The plans that take part as they are.
 
     Attributes:
-        deadline: that of the whole search.
         all_fits: whether the step fits as it is; then a search finds nothing to drop.
         again: plans that compute again.
         writing_s: how long it takes at most to write a plan down.
-        refusals, failures: errors of those that have no plan.
-        cut_short: whether one of them did not run, or was cut short itself.
     """
 
-    def __init__(self, question: Question):
-        self.question = question
-        self.deadline = Deadline.after(question.time_limit_s)
-        self.all_fits = self.cut_short = False
-        self.writing_s = 0.0
-        self.refusals: list[Infeasible] = []
-        self.failures: list[PartFailed] = []
-        self.again: list[Plan] = []
+    all_fits: bool = False
+    again: list[Plan] = field(default_factory=list)
+    writing_s: float = 0.0
 
-    def best_plan(self, planners: Iterable[Planner]) -> Plan | None:
-        """The fastest of some planners' plans."""
-        best: Plan | None = None
-        kept_s = SEARCH_SHARE * (self.question.time_limit_s or 0.0)
-        first = self.deadline.earlier(kept_s)
+    def run_starts(self, planners: Iterable[Planner]) -> None:
+        """Runs planners until one has a plan that no list beats."""
+        self.deadline = self.question.effort.deadline.keeping(SEARCH_SHARE)
         short = is_short_of_host(self.question)
         for planner in planners:
-            if best is not None and first.passed():
-                self.cut_short = True
-                break
             began_s = time.monotonic()
-            try:
-                plan = replace(self.question, time_limit_s=first.left_s()).ask(planner)
-            except Infeasible as refusal:
-                self.refusals.append(refusal)
-                continue
-            except PartFailed as failure:
-                self.failures.append(failure)
-                continue
+            plan = self.run(Turn(planner))
             if planner.name == "belady":
                 self.writing_s = WRITING * (time.monotonic() - began_s)
+            if plan is None:
+                continue
             if short and isinstance(planner, Dtr | Checkmate):
                 self.again.append(plan)
             self.cut_short |= bool(plan.notes.get("cut_short"))
-            if best is None or plan.makespan_us < best.makespan_us:
-                best = replace(plan, notes={"from": planner.name, **plan.notes})
             self.all_fits |= planner.name == "keep-all"
-            if self.is_least(best):
+            if self.best is not None and self.is_least(self.best):
                 break
-        return best
+
+    def best_start(self) -> Plan | None:
+        """The fastest, which says whose it is."""
+        if self.best is None:
+            return None
+        return replace(self.best, notes={"from": self.chosen, **self.best.notes})
+
+    @property
+    def search_ends(self) -> Deadline:
+        """When the search has to end, so that its plan can still be written down."""
+        return self.question.effort.deadline.earlier(self.writing_s)
 
     def is_least(self, plan: Plan) -> bool:
         """Whether no list is faster, whatever the budget."""

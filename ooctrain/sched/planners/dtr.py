@@ -24,16 +24,14 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from ooctrain.sched.budget import trace_minimum_bytes, trace_peak_bytes
 from ooctrain.sched.planning.decisions import Decisions, runs_once
 from ooctrain.sched.planning.list_writer import last_uses
 from ooctrain.sched.planning.lower import plan_of
 from ooctrain.sched.planning.parameters import check_whole_numbers
 from ooctrain.sched.planning.planner import infeasible
 from ooctrain.sched.planning.question import Question
-from ooctrain.sched.planning.residency import Liveness
-from ooctrain.sched.schedule import BYTES, Granule, Plan, Run
-from ooctrain.step.machine import Machine, call_durations_ns
+from ooctrain.sched.schedule import Granule, Plan, Run
+from ooctrain.step.machine import call_durations_ns
 from ooctrain.step.trace import Call, Trace
 
 
@@ -54,32 +52,27 @@ class Dtr:
     def __post_init__(self) -> None:
         check_whole_numbers(self.name, {"limits": self.limits}, least=0)
 
-    def plan(
-        self, trace: Trace, budget_bytes: int, machine: Machine, *, granule: Granule = BYTES,
-        host_budget_bytes: int | None = None, seed: int = 0, time_limit_s: float | None = None,
-    ) -> Plan:  # fmt: skip
+    def plan(self, question: Question) -> Plan:
         """See `Planner`. The minimum is the least need of the runs at the fixed limits."""
-        durations = call_durations_ns(trace, machine)
-        limits = self._limits(trace, granule)
-        tried = (online(trace, limit, durations, granule) for limit in limits)
+        trace, budget_bytes, granule = question.trace, question.budget_bytes, question.granule
+        durations = call_durations_ns(trace, question.machine)
+        tried = (online(trace, limit, durations, granule) for limit in self._limits(question))
         ways = [runs_once(trace), *(runs for runs in tried if runs is not None)]
-        liveness = Liveness(trace, granule)
-        needs = [liveness.least_budget(way) for way in ways]
+        needs = [question.liveness.least_budget(way) for way in ways]
         least, witness = min(needs)
         if least > budget_bytes:
             raise infeasible(self.name, budget_bytes, least, witness)
         fitting = [w for w, need in zip(ways, needs, strict=True) if need[0] <= budget_bytes]
         within = online(trace, budget_bytes, durations, granule)
-        if within is not None and liveness.least_budget(within)[0] <= budget_bytes:
+        if within is not None and question.liveness.least_budget(within)[0] <= budget_bytes:
             fitting.append(within)
         runs = min(fitting, key=lambda runs: sum(durations[run.call] for run in runs))
         notes = {"runs_again": len(runs) - len(trace.calls)}
-        question = Question(trace, budget_bytes, machine, granule, host_budget_bytes)
         return plan_of(self.name, question, Decisions(runs), notes)
 
-    def _limits(self, trace: Trace, granule: Granule) -> Iterator[int]:
+    def _limits(self, question: Question) -> Iterator[int]:
         """Bytes, from the step's minimum up to just below its peak."""
-        least, most = trace_minimum_bytes(trace, granule), trace_peak_bytes(trace, granule)
+        least, most = question.minimum_bytes, question.peak_bytes
         for step in range(self.limits):
             yield least + (most - least) * step // self.limits
 

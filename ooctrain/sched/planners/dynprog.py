@@ -27,9 +27,8 @@ from ooctrain.sched.planning.chain_view import ChainView, chain_view
 from ooctrain.sched.planning.parameters import check_whole_numbers
 from ooctrain.sched.planning.question import Question
 from ooctrain.sched.planning.swap import swap_plan
-from ooctrain.sched.schedule import BYTES, Granule, Plan
+from ooctrain.sched.schedule import Plan
 from ooctrain.step.machine import Machine
-from ooctrain.step.trace import Trace
 
 #: How an amount that moves in a given time becomes whole slots.
 Rounding = Literal["down", "nearest", "up"]
@@ -70,13 +69,9 @@ class DynProg:
                 fix=f"transfers is one of {', '.join(get_args(Rounding))}",
             )  # fmt: skip
 
-    def plan(
-        self, trace: Trace, budget_bytes: int, machine: Machine, *, granule: Granule = BYTES,
-        host_budget_bytes: int | None = None, seed: int = 0, time_limit_s: float | None = None,
-    ) -> Plan:  # fmt: skip
+    def plan(self, question: Question) -> Plan:
         """See `Planner`. The minimum is the chain's own."""
-        view = chain_view(trace, machine, granule)
-        question = Question(trace, budget_bytes, machine, granule, host_budget_bytes)
+        view = chain_view(question.trace, question.machine, question.granule)
         return self.plan_chain(question, view)
 
     def plan_chain(self, question: Question, view: ChainView) -> Plan:

@@ -17,9 +17,7 @@ from itertools import accumulate
 from ooctrain.sched.planning.chain_view import ChainView, chain_view
 from ooctrain.sched.planning.question import Question
 from ooctrain.sched.planning.swap import swap_plan
-from ooctrain.sched.schedule import BYTES, Granule, Plan
-from ooctrain.step.machine import Machine
-from ooctrain.step.trace import Trace
+from ooctrain.sched.schedule import Plan
 
 
 class Greedy:
@@ -27,15 +25,12 @@ class Greedy:
 
     name = "greedy"
 
-    def plan(
-        self, trace: Trace, budget_bytes: int, machine: Machine, *, granule: Granule = BYTES,
-        host_budget_bytes: int | None = None, seed: int = 0, time_limit_s: float | None = None,
-    ) -> Plan:  # fmt: skip
+    def plan(self, question: Question) -> Plan:
         """See `Planner`. The minimum is the chain's own."""
-        view = chain_view(trace, machine, granule)
+        budget_bytes = question.budget_bytes
+        view = chain_view(question.trace, question.machine, question.granule)
         view.check_budget(self.name, budget_bytes)
         chosen = shortest_prefix(view, budget_bytes)
-        question = Question(trace, budget_bytes, machine, granule, host_budget_bytes)
         notes = {"offloaded": len(chosen), **view.notes()}
         return swap_plan(self.name, question, view.gaps(chosen), notes)
 

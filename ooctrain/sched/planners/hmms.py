@@ -16,39 +16,25 @@ already, so releasing it subtracts nothing. Read next: `lms.py`, `window.py`.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from ooctrain.errors import ConfigError
 from ooctrain.sched.planning.fastest import Candidate, fastest_list
 from ooctrain.sched.planning.list_writer import ListWriter, writer_with_resident_parameters
+from ooctrain.sched.planning.offloadable import (
+    Offloadable,
+    check_ratio,
+    offloadable_storages,
+    take,
+)
 from ooctrain.sched.planning.planner import infeasible, turning_point
 from ooctrain.sched.planning.question import Question
-from ooctrain.sched.schedule import BYTES, Granule, Plan
+from ooctrain.sched.schedule import Granule, Plan
 from ooctrain.step.machine import Machine, call_durations_ns
 from ooctrain.step.trace import Trace
 
 #: Ratios of offloaded bytes that are tried: 0, 1/20, .. 1.
 RATIO_STEPS = 20
-
-
-@dataclass(frozen=True, slots=True)
-class Offloadable:
-    """A value that forward and backward calls read, and that may leave in between.
-
-    The paper's tensor storage object.
-
-    Args:
-        copied: whether it must be copied out to leave; an input has a host copy already.
-        leaves_with: its last forward reader.
-        needed_by: its first backward reader.
-    """
-
-    var: int
-    size_bytes: int
-    copied: bool
-    leaves_with: int
-    needed_by: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,64 +56,26 @@ class Hmms:
         if self.ratio is not None:
             check_ratio(self.name, self.ratio)
 
-    def plan(
-        self, trace: Trace, budget_bytes: int, machine: Machine, *, granule: Granule = BYTES,
-        host_budget_bytes: int | None = None, seed: int = 0, time_limit_s: float | None = None,
-    ) -> Plan:  # fmt: skip
+    def plan(self, question: Question) -> Plan:
         """See `Planner`. The minimum is the lowest peak of the ratios that are tried."""
+        trace, budget_bytes = question.trace, question.budget_bytes
         offloadable = list(offloadable_storages(trace))
         lists, peaks = [], []
         for ratio in _ratios(self.ratio):
-            writer = _write(trace, list(take(offloadable, ratio)), machine, granule)
+            taken = list(take(offloadable, ratio))
+            writer = _write(trace, taken, question.machine, question.granule)
             peaks.append((writer.peak_bytes, writer.peak_call))
             if writer.peak_bytes <= budget_bytes:
                 lists.append(Candidate(writer.finish(), {"ratio": ratio}))
         if not lists:
             raise infeasible(self.name, budget_bytes, *min(peaks))
-        question = Question(trace, budget_bytes, machine, granule, host_budget_bytes)
         return fastest_list(self.name, question, lists)
-
-
-def check_ratio(planner: str, ratio: float) -> None:
-    """Raises ConfigError where a ratio is not a share."""
-    if not (isinstance(ratio, float | int) and 0 <= ratio <= 1):
-        raise ConfigError(
-            f"{planner}: ratio={ratio!r} is not between 0 and 1",
-            code="OOC-105",
-            fix=f"such as {planner}:ratio=0.5, or leave it out",
-        )
 
 
 def _ratios(ratio: float | None) -> Sequence[float]:
     if ratio is not None:
         return (ratio,)
     return [step / RATIO_STEPS for step in range(RATIO_STEPS + 1)]
-
-
-def offloadable_storages(trace: Trace) -> Iterator[Offloadable]:
-    """What may leave, in the order in which its last forward readers run."""
-    turn = turning_point(trace)
-    found = []
-    for variable in trace.variables:
-        readers = trace.readers[variable.id]
-        forward = [k for k in readers if k < turn]
-        backward = [k for k in readers if k >= turn]
-        if forward and backward and not variable.persistent and variable.nbytes:
-            made = trace.producer[variable.id] is not None
-            found.append(Offloadable(variable.id, variable.nbytes, made, forward[-1], backward[0]))
-    yield from sorted(found, key=lambda storage: (storage.leaves_with, storage.var))
-
-
-def take(offloadable: Iterable[Offloadable], ratio: float) -> Iterator[Offloadable]:
-    """Of what may leave, in its order, as many as keep the bytes taken at most `ratio` of the bytes
-    seen so far.
-    """
-    seen = taken = 0
-    for storage in offloadable:
-        seen += storage.size_bytes
-        if taken + storage.size_bytes <= ratio * seen:
-            taken += storage.size_bytes
-            yield storage
 
 
 def ends_of_offload(

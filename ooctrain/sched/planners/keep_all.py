@@ -10,8 +10,8 @@ from __future__ import annotations
 
 from ooctrain.sched.planning.list_writer import ListWriter
 from ooctrain.sched.planning.planner import check_host, infeasible, make_plan
-from ooctrain.sched.schedule import BYTES, Granule, Plan
-from ooctrain.step.machine import Machine
+from ooctrain.sched.planning.question import Question
+from ooctrain.sched.schedule import Granule, Plan
 from ooctrain.step.trace import Trace
 
 
@@ -20,16 +20,14 @@ class KeepAll:
 
     name = "keep-all"
 
-    def plan(
-        self, trace: Trace, budget_bytes: int, machine: Machine, *, granule: Granule = BYTES,
-        host_budget_bytes: int | None = None, seed: int = 0, time_limit_s: float | None = None,
-    ) -> Plan:  # fmt: skip
+    def plan(self, question: Question) -> Plan:
         """See `Planner`. The minimum is the in-core peak."""
+        trace, budget_bytes, granule = question.trace, question.budget_bytes, question.granule
         writer = write_in_core(trace, granule, early_inputs=True)
         if writer.peak_bytes > budget_bytes:
             writer = write_in_core(trace, granule, early_inputs=False)
-        plan = make_plan(writer.finish(), trace, machine)
-        check_host(self.name, plan, host_budget_bytes)
+        plan = make_plan(writer.finish(), trace, question.machine)
+        check_host(self.name, plan, question.host_budget_bytes)
         if writer.peak_bytes > budget_bytes:
             raise infeasible(self.name, budget_bytes, writer.peak_bytes, writer.peak_call)
         return plan

@@ -33,7 +33,6 @@ import numpy as np
 
 from ooctrain.errors import ConfigError
 from ooctrain.sched.planning.decisions import BEFORE_THE_STEP
-from ooctrain.sched.planning.effort import Deadline
 from ooctrain.sched.planning.fastest import Candidate, fastest_list
 from ooctrain.sched.planning.list_writer import (
     ListWriter,
@@ -43,8 +42,7 @@ from ooctrain.sched.planning.list_writer import (
 from ooctrain.sched.planning.parameters import check_whole_numbers
 from ooctrain.sched.planning.planner import infeasible
 from ooctrain.sched.planning.question import Question
-from ooctrain.sched.schedule import BYTES, Granule, Plan
-from ooctrain.step.machine import Machine
+from ooctrain.sched.schedule import Granule, Plan
 from ooctrain.step.trace import Trace
 
 Rule = Literal["paper", "code"]
@@ -103,19 +101,16 @@ class Lms:
         """How many levels before the reader a swap-in is triggered; 0: right before it."""
         return self.swapin_ahead + (self.rule == "code") if self.swapin_ahead else 0
 
-    def plan(
-        self, trace: Trace, budget_bytes: int, machine: Machine, *, granule: Granule = BYTES,
-        host_budget_bytes: int | None = None, seed: int = 0, time_limit_s: float | None = None,
-    ) -> Plan:  # fmt: skip
+    def plan(self, question: Question) -> Plan:
         """See `Planner`. The minimum is the peak of its list if every swap-out is waited for at
         once.
         """
-        graph = LevelGraph(trace)
+        budget_bytes, granule = question.budget_bytes, question.granule
+        graph = LevelGraph(question.trace)
         least, witness = peak(graph, granule, self)
         if least > budget_bytes:
             raise infeasible(self.name, budget_bytes, least, witness)
         found = list_with(graph, self, budget_bytes, granule)
-        question = Question(trace, budget_bytes, machine, granule, host_budget_bytes)
         return fastest_list(self.name, question, [found])
 
 
@@ -317,13 +312,9 @@ class LmsAuto:
 
     name = "lms-auto"
 
-    def plan(
-        self, trace: Trace, budget_bytes: int, machine: Machine, *, granule: Granule = BYTES,
-        host_budget_bytes: int | None = None, seed: int = 0, time_limit_s: float | None = None,
-    ) -> Plan:  # fmt: skip
+    def plan(self, question: Question) -> Plan:
         """See `Planner`. The minimum is that of the parameters the search starts with."""
-        found = tuned_list(self.name, trace, budget_bytes, granule)
-        question = Question(trace, budget_bytes, machine, granule, host_budget_bytes)
+        found = tuned_list(self.name, question.trace, question.budget_bytes, question.granule)
         return fastest_list(self.name, question, [found])
 
 
@@ -407,25 +398,21 @@ class LmsGrid:
 
     name = "lms-grid"
 
-    def plan(
-        self, trace: Trace, budget_bytes: int, machine: Machine, *, granule: Granule = BYTES,
-        host_budget_bytes: int | None = None, seed: int = 0, time_limit_s: float | None = None,
-    ) -> Plan:  # fmt: skip
+    def plan(self, question: Question) -> Plan:
         """See `Planner`. The minimum is that of the points the tuner starts with; a time limit ends
         the search.
         """
-        deadline = Deadline.after(time_limit_s)
+        trace, budget_bytes, granule = question.trace, question.budget_bytes, question.granule
         graph, curve = LevelGraph(trace), HeldCurve(trace, granule)
         lists: list[Candidate] = []
         for lms in _fitting(graph, curve, budget_bytes):
             lists.append(list_with(graph, lms, budget_bytes, granule))
-            if deadline.passed():
+            if question.effort.deadline.passed():
                 lists = [replace(c, notes={**c.notes, "cut_short": True}) for c in lists]
                 break
         if not lists:
             peaks = (curve.peak(graph.trips(lms)) for lms in starting_points(graph))
             raise infeasible(self.name, budget_bytes, *min(peaks))
-        question = Question(trace, budget_bytes, machine, granule, host_budget_bytes)
         return fastest_list(self.name, question, lists)
 
 

@@ -24,8 +24,8 @@ from dataclasses import dataclass
 from ooctrain.sched.planning.list_writer import VariableSequence, bound_to_device, last_uses
 from ooctrain.sched.planning.parameters import check_whole_numbers
 from ooctrain.sched.planning.planner import check_host, infeasible, make_plan
+from ooctrain.sched.planning.question import Question
 from ooctrain.sched.schedule import (
-    BYTES,
     End,
     Fence,
     Free,
@@ -37,7 +37,6 @@ from ooctrain.sched.schedule import (
     SwapIn,
     SwapOut,
 )
-from ooctrain.step.machine import Machine
 from ooctrain.step.trace import Call, Trace
 
 PAGE_BYTES = 2 << 20
@@ -61,11 +60,9 @@ class Lru:
     def __post_init__(self) -> None:
         check_whole_numbers(self.name, {"page_bytes": self.page_bytes})
 
-    def plan(
-        self, trace: Trace, budget_bytes: int, machine: Machine, *, granule: Granule = BYTES,
-        host_budget_bytes: int | None = None, seed: int = 0, time_limit_s: float | None = None,
-    ) -> Plan:  # fmt: skip
+    def plan(self, question: Question) -> Plan:
         """See `Planner`. The minimum is the largest need of a single call."""
+        trace, budget_bytes, granule = question.trace, question.budget_bytes, question.granule
         need, witness = VariableSequence(trace, granule, pin_persistent=False).largest_need()
         if need > budget_bytes:
             raise infeasible(self.name, budget_bytes, need, witness)
@@ -74,8 +71,8 @@ class Lru:
         cold.walk()
         warm = _Cache(trace, budget_bytes, granule, page, cold.left())
         warm.walk()
-        plan = make_plan(warm.finish(), trace, machine, {"page_bytes": page})
-        check_host(self.name, plan, host_budget_bytes)
+        plan = make_plan(warm.finish(), trace, question.machine, {"page_bytes": page})
+        check_host(self.name, plan, question.host_budget_bytes)
         return plan
 
 

@@ -13,9 +13,9 @@ from collections.abc import Collection
 
 from ooctrain.sched.planning.list_writer import ListWriter, bound_to_device
 from ooctrain.sched.planning.planner import check_host, infeasible, make_plan
-from ooctrain.sched.schedule import BYTES, Granule, Plan
-from ooctrain.step.machine import Machine
-from ooctrain.step.trace import Call, Trace
+from ooctrain.sched.planning.question import Question
+from ooctrain.sched.schedule import Plan
+from ooctrain.step.trace import Call
 
 
 class Naive:
@@ -25,20 +25,19 @@ class Naive:
 
     name = "naive"
 
-    def plan(
-        self, trace: Trace, budget_bytes: int, machine: Machine, *, granule: Granule = BYTES,
-        host_budget_bytes: int | None = None, seed: int = 0, time_limit_s: float | None = None,
-    ) -> Plan:  # fmt: skip
+    def plan(self, question: Question) -> Plan:
         """See `Planner`. The minimum is the largest need of a single call."""
+        trace, budget_bytes = question.trace, question.budget_bytes
         stays = bound_to_device(trace)
         host = [variable for variable in trace.initial if variable not in stays]
-        writer = ListWriter(trace, granule, device=stays.intersection(trace.initial), host=host)
+        start = stays.intersection(trace.initial)
+        writer = ListWriter(trace, question.granule, device=start, host=host)
         for call in trace.calls:
             _write_call(writer, call, stays)
-        plan = make_plan(writer.finish(), trace, machine)
+        plan = make_plan(writer.finish(), trace, question.machine)
         if writer.peak_bytes > budget_bytes:
             raise infeasible(self.name, budget_bytes, writer.peak_bytes, writer.peak_call)
-        check_host(self.name, plan, host_budget_bytes)
+        check_host(self.name, plan, question.host_budget_bytes)
         return plan
 
 

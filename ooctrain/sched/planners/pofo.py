@@ -3,8 +3,8 @@
 Recomputation costs the processor and offloading costs the link, so both together make room at less
 cost than either alone. The first sweep sends as much as the link can carry meanwhile; of the rest
 it keeps checkpoints, from which rotor differentiates stage by stage. `BlockSearch` decides; bytes
-and time are found from the list that results. The plan is the fastest of the best row of blocks,
-rotor's plan without a link, and dynprog's plan without recomputation.
+and time are found from the list that results. Rotor's plan without a link and dynprog's without
+recomputation are special cases, which slots of memory may round away: they take part as they are.
 
 The program's optimum is that of this class: each value that is kept in the first sweep stays or
 leaves as a whole, in ascending order, and comes back in descending order; copies may pause and take
@@ -24,7 +24,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Collection, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache, partial
 from operator import add
 from typing import NamedTuple
@@ -41,13 +41,12 @@ from ooctrain.sched.planning.decisions import Decisions, Gap
 from ooctrain.sched.planning.fastest import fastest_of
 from ooctrain.sched.planning.lower import lower_timed
 from ooctrain.sched.planning.parameters import check_whole_numbers
-from ooctrain.sched.planning.planner import infeasible, make_plan
+from ooctrain.sched.planning.planner import infeasible, least_of, make_plan
 from ooctrain.sched.planning.question import Question
 from ooctrain.sched.planning.residency import Liveness
 from ooctrain.sched.planning.swap import in_pieces, piece_bytes
-from ooctrain.sched.schedule import BYTES, Granule, Plan, Run
+from ooctrain.sched.schedule import Plan, Run
 from ooctrain.step.chain import NS_PER_US
-from ooctrain.step.machine import Machine
 from ooctrain.step.trace import Trace
 
 #: The tables grow with the cube of the stages, so a longer chain's are joined.
@@ -83,15 +82,13 @@ class Pofo:
         }  # fmt: skip
         check_whole_numbers(self.name, parameters)
 
-    def plan(
-        self, trace: Trace, budget_bytes: int, machine: Machine, *, granule: Granule = BYTES,
-        host_budget_bytes: int | None = None, seed: int = 0, time_limit_s: float | None = None,
-    ) -> Plan:  # fmt: skip
+    def plan(self, question: Question) -> Plan:
         """See `Planner`. The minimum is the least of rotor's, of dynprog's, and of sending the
         input of every stage and running every stage again.
         """
-        question = Question(trace, budget_bytes, machine, granule)
-        chain = _Chain.of(question, chain_view(trace, machine, granule, MOST_STAGES))
+        budget_bytes = question.budget_bytes
+        view = chain_view(question.trace, question.machine, question.granule, MOST_STAGES)
+        chain = _Chain.of(replace(question, host_budget_bytes=None), view)
         plans, refusals = self._halves(chain)
         table = CostTable(chain.view, self.slots)
         found: list[Decisions] = []
@@ -103,8 +100,8 @@ class Pofo:
                 known_us = min((plan.makespan_us for plan in plans), default=math.inf)
                 found = self._better(chain, table, known_us) or [frugal]
         if not plans and not found:
-            raise min(refusals, key=lambda refusal: refusal.minimum_bytes)
-        return fastest_of(self.name, plans, map(chain.way, found), host_budget_bytes)
+            raise least_of(refusals)
+        return fastest_of(self.name, plans, map(chain.way, found), question.host_budget_bytes)
 
     def _halves(self, chain: _Chain) -> tuple[list[Plan], list[Infeasible]]:
         """What rotor does without the link, and dynprog without running anything again, unless even
@@ -202,7 +199,7 @@ class _Chain:
     @classmethod
     def of(cls, question: Question, view: ChainView) -> _Chain:
         """The chain of a view."""
-        return cls(question, view, Lift(view), Liveness(view.trace, question.granule))
+        return cls(question, view, Lift(view), question.liveness)
 
     def in_slots(self, slot_bytes: float, share: float) -> SlotChain:
         """The chain for the search, with a share of the memory."""

@@ -16,13 +16,12 @@ from typing import Any, NamedTuple, NoReturn
 
 from ooctrain.errors import Infeasible
 from ooctrain.sched.planners.belady import offload
-from ooctrain.sched.planning.effort import Deadline
 from ooctrain.sched.planning.lower import Lowered, lower_within
 from ooctrain.sched.planning.parameters import check_whole_numbers
-from ooctrain.sched.planning.planner import HOST_TOO_SMALL, check_host, make_plan
+from ooctrain.sched.planning.planner import check_host, least_of, make_plan
 from ooctrain.sched.planning.question import Question
 from ooctrain.sched.planning.rematerialise import droppable, last_forward_use, rematerialise
-from ooctrain.sched.schedule import BYTES, Granule, Plan, Run
+from ooctrain.sched.schedule import Plan, Run
 from ooctrain.step.machine import Machine, call_durations_ns
 from ooctrain.step.trace import Trace
 
@@ -48,24 +47,18 @@ class Prefix:
     def __post_init__(self) -> None:
         check_whole_numbers(self.name, {"steps": self.steps}, least=0)
 
-    def plan(
-        self, trace: Trace, budget_bytes: int, machine: Machine, *, granule: Granule = BYTES,
-        host_budget_bytes: int | None = None, seed: int = 0, time_limit_s: float | None = None,
-    ) -> Plan:  # fmt: skip
+    def plan(self, question: Question) -> Plan:
         """See `Planner`. The minimum is the least of all prefixes."""
-        question = Question(
-            trace, budget_bytes, machine, granule, host_budget_bytes, seed, time_limit_s
-        )
-        prefixes = [Dropped(prefix) for prefix in self.choices(trace, machine)]
-        deadline = Deadline.after(time_limit_s)
-        attempts = _Attempts(replace(question, host_budget_bytes=None), prefixes, deadline)
+        host_budget_bytes = question.host_budget_bytes
+        prefixes = [Dropped(prefix) for prefix in self.choices(question.trace, question.machine)]
+        attempts = _Attempts(replace(question, host_budget_bytes=None), prefixes)
         attempts.make_best()
         plan, refusals = attempts.best_plan(host_budget_bytes)
-        if not any(refusal.minimum_bytes == HOST_TOO_SMALL for refusal in refusals):
+        if not any(refusal.needs == "host" for refusal in refusals):
             return plan or _raised(refusals)
         # The host is short: Belady's rule has that limit, and values may be dropped repeatedly.
         again = [Dropped(choice.values, choice.values) for choice in prefixes[1:]]
-        within = _Attempts(question, [*prefixes, *again], deadline)
+        within = _Attempts(question, [*prefixes, *again])
         within.make_best()
         plans = [found for found in (plan, within.best_plan(host_budget_bytes)[0]) if found]
         return min(plans, key=lambda plan: plan.makespan_us) if plans else _raised(refusals)
@@ -86,7 +79,7 @@ class Dropped(NamedTuple):
 
 def _raised(refusals: Sequence[Infeasible]) -> NoReturn:
     """Raises the refusal with the least budget."""
-    raise min(refusals, key=lambda refusal: refusal.minimum_bytes)
+    raise least_of(refusals)
 
 
 @dataclass(slots=True)
@@ -100,7 +93,6 @@ class _Attempts:
 
     question: Question
     choices: Sequence[Dropped]
-    deadline: Deadline
     cut_short: bool = False
     runs: dict[int, tuple[Run, ...]] = field(default_factory=dict)
     lists: dict[int, Lowered] = field(default_factory=dict)
@@ -121,7 +113,7 @@ class _Attempts:
         for place in places:
             if place in self.runs or not 0 <= place < len(self.choices):
                 continue
-            if self.lists and self.deadline.passed():
+            if self.lists and asked.effort.deadline.passed():
                 self.cut_short = True
                 break
             choice = self.choices[place]

@@ -21,8 +21,7 @@ from ooctrain.sched.planners.auto import Auto
 from ooctrain.sched.planners.belady import Belady
 from ooctrain.sched.planners.bn_recompute import BnRecompute
 from ooctrain.sched.planners.capuchin import Capuchin
-from ooctrain.sched.planners.checkmate import CheckmateLp
-from ooctrain.sched.planners.checkmate_with_companions import checkmate
+from ooctrain.sched.planners.checkmate import Checkmate, CheckmateLp
 from ooctrain.sched.planners.chen import ChenSqrt
 from ooctrain.sched.planners.combined import Combined
 from ooctrain.sched.planners.dtr import Dtr
@@ -51,7 +50,7 @@ PLANNERS: Factories = MappingProxyType(
         "belady": Belady,
         "bn-recompute": BnRecompute,
         "capuchin": Capuchin,
-        "checkmate": checkmate,
+        "checkmate": Checkmate,
         "checkmate-lp": CheckmateLp,
         "chen-sqrt": ChenSqrt,
         "combined": Combined,
@@ -88,9 +87,12 @@ def get_planner(spec: str, known: Factories = PLANNERS) -> Planner:
         known: what the names mean.
 
     Raises:
-        ConfigError: unknown name, file or parameter; the nearest known one is suggested.
+        ConfigError: unknown name, file or parameter; the nearest known one is suggested. Or what it
+            names cannot plan.
     """
-    return specs.resolve(spec, known, group=ENTRY_POINTS, what="planner")
+    found: Planner = specs.resolve(spec, known, group=ENTRY_POINTS, what="planner")
+    _check_planner(found)
+    return found
 
 
 def as_planner(planner: str | Planner | type, known: Factories = PLANNERS) -> Planner:
@@ -100,29 +102,28 @@ def as_planner(planner: str | Planner | type, known: Factories = PLANNERS) -> Pl
         ConfigError: as `get_planner`, or an object that cannot plan.
     """
     if isinstance(planner, str):
-        found: Planner = get_planner(planner, known)
-    else:
-        found = planner() if isinstance(planner, type) else planner
-    if not callable(getattr(found, "plan", None)) or not hasattr(found, "name"):
-        raise ConfigError(
-            f"{type(found).__name__} is not a planner: it has no `name` or no `plan`",
-            code="OOC-108",
-            fix="ooctrain/sched/planning/planner.py says what a planner has",
-        )
-    _check_call(found)
+        return get_planner(planner, known)
+    found = planner() if isinstance(planner, type) else planner
+    _check_planner(found)
     return found
 
 
-def _check_call(planner: Planner) -> None:
-    """Raises ConfigError where `plan` does not take the arguments of every planner."""
-    asked = ("granule", "host_budget_bytes", "seed", "time_limit_s")
+def _check_planner(planner: Planner) -> None:
+    """Raises ConfigError where it has no `name`, or no `plan` that takes one question."""
+    if not callable(getattr(planner, "plan", None)) or not hasattr(planner, "name"):
+        raise ConfigError(
+            f"{type(planner).__name__} is not a planner: it has no `name` or no `plan`",
+            code="OOC-108",
+            fix="ooctrain/sched/planning/planner.py says what a planner has",
+        )
     try:
-        inspect.signature(planner.plan).bind(None, 0, None, **dict.fromkeys(asked))
+        inspect.signature(planner.plan).bind(None)
     except TypeError as error:
         raise ConfigError(
-            f"{type(planner).__name__}.plan cannot be asked for a plan: {error}", code="OOC-108",
-            fix="def plan(self, trace, budget_bytes, machine, *, granule, host_budget_bytes=None, "
-            "seed=0, time_limit_s=None)",
+            f"{type(planner).__name__}.plan does not take one question: {error}", code="OOC-108",
+            fix="def plan(self, question): trace, budget_bytes, machine, granule, "
+            "host_budget_bytes, seed are attributes of the question; docs/howto/planner.md has an "
+            "adapter for planners that take them one by one",
         ) from error  # fmt: skip
 
 

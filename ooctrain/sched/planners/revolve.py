@@ -18,9 +18,7 @@ from functools import cache
 from ooctrain.sched.planning.chain_runs import ChainStep, Kind, fastest_that_fits
 from ooctrain.sched.planning.chain_view import chain_view
 from ooctrain.sched.planning.question import Question
-from ooctrain.sched.schedule import BYTES, Granule, Plan
-from ooctrain.step.machine import Machine
-from ooctrain.step.trace import Trace
+from ooctrain.sched.schedule import Plan
 
 #: The table of splits grows with the cube of the stages, so a longer chain's are joined.
 MOST_STAGES = 150
@@ -35,15 +33,11 @@ class Revolve:
 
     name = "revolve"
 
-    def plan(
-        self, trace: Trace, budget_bytes: int, machine: Machine, *, granule: Granule = BYTES,
-        host_budget_bytes: int | None = None, seed: int = 0, time_limit_s: float | None = None,
-    ) -> Plan:  # fmt: skip
+    def plan(self, question: Question) -> Plan:
         """See `Planner`. The minimum is the least over the numbers of checkpoints."""
-        view = chain_view(trace, machine, granule, MOST_STAGES)
+        view = chain_view(question.trace, question.machine, question.granule, MOST_STAGES)
         splits = Splits(len(view))
         choices = (list(splits.steps(slots)) for slots in range(len(view)))
-        question = Question(trace, budget_bytes, machine, granule, host_budget_bytes)
         return fastest_that_fits(self.name, question, view, choices)
 
 

@@ -21,9 +21,7 @@ from ooctrain.sched.planning.chain_runs import ChainStep, Kind, fastest_that_fit
 from ooctrain.sched.planning.chain_view import ChainView, chain_view
 from ooctrain.sched.planning.parameters import check_whole_numbers
 from ooctrain.sched.planning.question import Question
-from ooctrain.sched.schedule import BYTES, Granule, Plan
-from ooctrain.step.machine import Machine
-from ooctrain.step.trace import Trace
+from ooctrain.sched.schedule import Plan
 
 #: How many sweeps of different cost are tried.
 MOST_CHOICES = 24
@@ -49,13 +47,9 @@ class Rotor:
     def __post_init__(self) -> None:
         check_whole_numbers(self.name, {"slots": self.slots})
 
-    def plan(
-        self, trace: Trace, budget_bytes: int, machine: Machine, *, granule: Granule = BYTES,
-        host_budget_bytes: int | None = None, seed: int = 0, time_limit_s: float | None = None,
-    ) -> Plan:  # fmt: skip
+    def plan(self, question: Question) -> Plan:
         """See `Planner`. The minimum is the least over all sweeps that the table holds."""
-        view = chain_view(trace, machine, granule, MOST_STAGES)
-        question = Question(trace, budget_bytes, machine, granule, host_budget_bytes)
+        view = chain_view(question.trace, question.machine, question.granule, MOST_STAGES)
         return self.plan_chain(question, view)
 
     def plan_chain(self, question: Question, view: ChainView) -> Plan:

@@ -27,15 +27,12 @@ from ooctrain.layers.conv2d import Conv2d
 from ooctrain.layers.conv_transpose import ConvTranspose2d
 from ooctrain.layers.instance_norm import InstanceNormStats
 from ooctrain.layers.linear import Linear
-from ooctrain.sched.planning.decisions import Decisions, Gap, runs_once
+from ooctrain.sched.planning.decisions import Decisions, Gap, movable_gaps, runs_once
 from ooctrain.sched.planning.lower import plan_of
-from ooctrain.sched.planning.planner import call_need_bytes, infeasible
+from ooctrain.sched.planning.planner import call_need_bytes, infeasible, least_of
 from ooctrain.sched.planning.question import Question
 from ooctrain.sched.planning.rematerialise import rematerialise, segments
-from ooctrain.sched.planning.residency import Liveness
-from ooctrain.sched.planning.swap import movable_gaps
-from ooctrain.sched.schedule import BYTES, Granule, Plan, Run
-from ooctrain.step.machine import Machine
+from ooctrain.sched.schedule import Granule, Plan, Run
 from ooctrain.step.op import computed_by
 from ooctrain.step.trace import Call, Trace
 
@@ -49,12 +46,8 @@ class SuperNeurons:
 
     name = "superneurons"
 
-    def plan(
-        self, trace: Trace, budget_bytes: int, machine: Machine, *, granule: Granule = BYTES,
-        host_budget_bytes: int | None = None, seed: int = 0, time_limit_s: float | None = None,
-    ) -> Plan:  # fmt: skip
+    def plan(self, question: Question) -> Plan:
         """See `Planner`. The minimum is the least of the two stacks, with all swapped that may."""
-        question = Question(trace, budget_bytes, machine, granule, host_budget_bytes)
         best: Plan | None = None
         refusals: list[Infeasible] = []
         for recompute in (False, True):
@@ -66,7 +59,7 @@ class SuperNeurons:
             if best is None or plan.makespan_us < best.makespan_us:
                 best = plan
         if best is None:
-            raise min(refusals, key=lambda refusal: refusal.minimum_bytes)
+            raise least_of(refusals)
         return best
 
     def _stack(self, question: Question, *, recompute: bool) -> Plan:
@@ -77,7 +70,7 @@ class SuperNeurons:
             dropped, again = cost_aware(trace, granule)
             runs = rematerialise(trace, dropped, again=again)
         gaps = list(_in_cache(trace, runs, dropped))
-        liveness = Liveness(trace, granule)
+        liveness = question.liveness
         least, witness = liveness.least_budget(runs, gaps)
         if least > budget_bytes:
             raise infeasible(self.name, budget_bytes, least, witness)

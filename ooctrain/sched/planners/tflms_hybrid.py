@@ -23,7 +23,6 @@ from ooctrain.errors import ConfigError, Infeasible
 from ooctrain.sched.planners.lms import tuned_list
 from ooctrain.sched.planning.decisions import BEFORE_THE_STEP
 from ooctrain.sched.planning.fastest import Candidate, fastest_list
-from ooctrain.sched.planning.planner import HOST_TOO_SMALL
 from ooctrain.sched.planning.question import Question
 from ooctrain.sched.planning.rematerialise import (
     SegmentCheckpoint,
@@ -33,7 +32,7 @@ from ooctrain.sched.planning.rematerialise import (
     segments,
 )
 from ooctrain.sched.planning.unroll import list_runs
-from ooctrain.sched.schedule import BYTES, Granule, Plan, Run
+from ooctrain.sched.schedule import Plan, Run
 from ooctrain.step.machine import Machine, call_durations_ns
 from ooctrain.step.trace import Trace
 
@@ -69,12 +68,9 @@ class TflmsHybrid:
                 fix='such as "Conv2d" or "Conv2d+Linear"',
             )
 
-    def plan(
-        self, trace: Trace, budget_bytes: int, machine: Machine, *, granule: Granule = BYTES,
-        host_budget_bytes: int | None = None, seed: int = 0, time_limit_s: float | None = None,
-    ) -> Plan:  # fmt: skip
+    def plan(self, question: Question) -> Plan:
         """See `Planner`. The minimum is the least over the lists that are tried."""
-        question = Question(trace, budget_bytes, machine, granule, host_budget_bytes)
+        trace, machine = question.trace, question.machine
         lists, refusals = list[Candidate](), list[Infeasible]()
         within_us = math.inf  # a plan that is known to keep to both budgets takes so long
         durations = call_durations_ns(trace, machine)
@@ -183,7 +179,7 @@ def _numbers(text: str | int | tuple[int, ...] | None) -> tuple[int, ...]:
 
 
 def _by_minimum(refusal: Infeasible) -> tuple[bool, int]:
-    return refusal.minimum_bytes == HOST_TOO_SMALL, refusal.minimum_bytes
+    return refusal.minimum_bytes is None, refusal.minimum_bytes or 0
 
 
 # The calls that `rematerialise` would add for a few values, without its walk over the whole step.

@@ -25,15 +25,15 @@ from dataclasses import dataclass
 
 from ooctrain.errors import Infeasible
 from ooctrain.layers.conv2d import Conv2d
-from ooctrain.sched.planners.hmms import Offloadable, check_ratio, offloadable_storages, take
 from ooctrain.sched.planning.chain_view import ChainView, chain_view
 from ooctrain.sched.planning.decisions import Decisions, runs_once
 from ooctrain.sched.planning.list_writer import ListWriter, writer_with_resident_parameters
 from ooctrain.sched.planning.lower import lower_timed
+from ooctrain.sched.planning.offloadable import Offloadable, check_ratio, offloadable_storages, take
 from ooctrain.sched.planning.planner import check_host, infeasible, make_plan, turning_point
 from ooctrain.sched.planning.question import Question
 from ooctrain.sched.planning.swap import swap_gaps, swap_plan
-from ooctrain.sched.schedule import BYTES, Granule, Plan
+from ooctrain.sched.schedule import Granule, Plan
 from ooctrain.step.machine import Machine
 from ooctrain.step.op import computed_by
 from ooctrain.step.trace import Trace
@@ -48,13 +48,9 @@ class _AfterEachLayer(ABC):
     def leaving(self, trace: Trace) -> Iterable[Offloadable]:
         """What goes to the host and comes back, in order of leaving."""
 
-    def plan(
-        self, trace: Trace, budget_bytes: int, machine: Machine, *, granule: Granule = BYTES,
-        host_budget_bytes: int | None = None, seed: int = 0, time_limit_s: float | None = None,
-    ) -> Plan:  # fmt: skip
+    def plan(self, question: Question) -> Plan:
         """See `Planner`. The minimum is the peak of its only list."""
-        question = Question(trace, budget_bytes, machine, granule, host_budget_bytes)
-        return _plan(self.name, question, list(self.leaving(trace)))
+        return _plan(self.name, question, list(self.leaving(question.trace)))
 
 
 @dataclass(frozen=True)
@@ -151,17 +147,14 @@ class Vdnn:
 
     name = "vdnn"
 
-    def plan(
-        self, trace: Trace, budget_bytes: int, machine: Machine, *, granule: Granule = BYTES,
-        host_budget_bytes: int | None = None, seed: int = 0, time_limit_s: float | None = None,
-    ) -> Plan:  # fmt: skip
+    def plan(self, question: Question) -> Plan:
         """See `Planner`. The minimum is the chain's own."""
-        view = chain_view(trace, machine, granule)
+        budget_bytes, machine = question.budget_bytes, question.machine
+        view = chain_view(question.trace, machine, question.granule)
         view.check_budget(self.name, budget_bytes)
         best = min(
             candidates(view), key=lambda chosen: chain_makespan(view, chosen, budget_bytes, machine)
         )
-        question = Question(trace, budget_bytes, machine, granule, host_budget_bytes)
         notes = {"offloaded": len(best), **view.notes()}
         return swap_plan(self.name, question, view.gaps(best), notes)
 

@@ -29,13 +29,12 @@ from ooctrain.errors import ConfigError, Infeasible
 from ooctrain.sched.ledger import peaks
 from ooctrain.sched.ledger import walk as walk_list
 from ooctrain.sched.planners.keep_all import KeepAll
-from ooctrain.sched.planning.effort import Deadline
 from ooctrain.sched.planning.fastest import Candidate, fastest, least_us
 from ooctrain.sched.planning.list_writer import ListWriter, VariableSequence
 from ooctrain.sched.planning.parameters import check_true_or_false
-from ooctrain.sched.planning.planner import HOST_TOO_SMALL, infeasible, make_plan, smallest_budget
+from ooctrain.sched.planning.planner import host_too_small, infeasible, make_plan, smallest_budget
 from ooctrain.sched.planning.question import Question
-from ooctrain.sched.schedule import BYTES, Granule, Plan, Schedule
+from ooctrain.sched.schedule import Granule, Plan, Schedule
 from ooctrain.step.machine import Machine
 from ooctrain.step.trace import Call, Trace
 
@@ -79,25 +78,19 @@ class SlidingWindow:
                 fix="such as window:size=1.5, paper 000's; a share of the budget",
             )
 
-    def plan(
-        self, trace: Trace, budget_bytes: int, machine: Machine, *, granule: Granule = BYTES,
-        host_budget_bytes: int | None = None, seed: int = 0, time_limit_s: float | None = None,
-    ) -> Plan:  # fmt: skip
+    def plan(self, question: Question) -> Plan:
         """See `Planner`. The minimum is the largest need of a single call; where host memory is
         short, it is searched for, and a time limit ends that with a budget that suffices.
         """
-        question = Question(
-            trace, budget_bytes, machine, granule, host_budget_bytes, seed, time_limit_s
-        )
-        deadline = Deadline.after(time_limit_s)
-        needs = (sequence.largest_need() for _, sequence in self._sequences(trace, granule))
+        sequences = self._sequences(question.trace, question.granule)
+        needs = (sequence.largest_need() for _, sequence in sequences)
         least, witness = min(needs)
         plans = self._plans(question)
         if plans:
             return min(plans, key=lambda plan: plan.makespan_us)
-        if host_budget_bytes is not None:
-            least = self._least_for_host(question, max(least, budget_bytes + 1), deadline)
-        raise infeasible(self.name, budget_bytes, least, witness)
+        if question.host_budget_bytes is not None:
+            least = self._least_for_host(question, max(least, question.budget_bytes + 1))
+        raise infeasible(self.name, question.budget_bytes, least, witness)
 
     def _sequences(self, trace: Trace, granule: Granule) -> Iterator[tuple[str, VariableSequence]]:
         places = ("device", "host") if self.persistent == "auto" else (self.persistent,)
@@ -122,9 +115,12 @@ class SlidingWindow:
                 notes = {"window": size, "count": self.count, "persistent": place}
                 yield Candidate(writer.finish(), notes)
 
-    def _least_for_host(self, question: Question, low: int, deadline: Deadline) -> int:
+    def _least_for_host(self, question: Question, low: int) -> int:
         """The least device budget from `low` on that makes do with the host budget; once the time
         is over one that does, too.
+
+        Raises:
+            Infeasible: none does.
         """
         trace, granted = question.trace, question.granule.granted
         host_limit = math.inf
@@ -142,8 +138,9 @@ class SlidingWindow:
         most = sum(granted(trace.variables[v].nbytes) for v in trace.variable_sequence())
         most += max((granted(call.workspace_bytes) for call in trace.calls), default=0)
         high = max(low, math.ceil(most * max(1.0, 1 / self.size)))
-        enough = feasible(high)
-        return smallest_budget(feasible, low, high, deadline.passed) if enough else HOST_TOO_SMALL
+        if not feasible(high):
+            raise host_too_small(self.name)
+        return smallest_budget(feasible, low, high, question.effort.deadline.passed)
 
 
 # The walk: paper 000's figure 2. At each call (a) variables that enter the window are swapped in,
@@ -496,38 +493,35 @@ class WindowCyclic:
         gains = ("resident", "across", "tuned", "ordered")
         check_true_or_false(self.name, {gain: getattr(self, gain) for gain in gains})
 
-    def plan(
-        self, trace: Trace, budget_bytes: int, machine: Machine, *, granule: Granule = BYTES,
-        host_budget_bytes: int | None = None, seed: int = 0, time_limit_s: float | None = None,
-    ) -> Plan:  # fmt: skip
+    def plan(self, question: Question) -> Plan:
         """See `Planner`. The minimum is the largest need of a single call."""
+        trace, machine = question.trace, question.machine
         if self.resident:
-            question = Question(trace, budget_bytes, machine, granule, host_budget_bytes)
             with suppress(Infeasible):  # where everything fits, no list is faster or moves less
-                return question.ask(KeepAll())
-        need, witness = _sequence(trace, granule, WindowChoice()).largest_need()
-        if need > budget_bytes:
-            raise infeasible(self.name, budget_bytes, need, witness)
-        deadline = Deadline.after(time_limit_s)
+                return KeepAll().plan(question)
+        need, witness = _sequence(trace, question.granule, WindowChoice()).largest_need()
+        if need > question.budget_bytes:
+            raise infeasible(self.name, question.budget_bytes, need, witness)
         cut_short = False
         plans: dict[WindowChoice, Plan] = {}
         best = WindowChoice()
         for changes in (({},), *self._rounds()):
             for change in changes:
                 choice = replace(best, **change)
-                if plans and deadline.passed():
+                if plans and question.effort.deadline.passed():
                     cut_short = True
                     break
-                writer = _walk(trace, budget_bytes, granule, choice)
+                writer = _walk(trace, question.budget_bytes, question.granule, choice)
                 if writer is None:
                     continue
                 schedule = writer.finish()
                 # With a host budget a slower list may be the one that keeps to it.
-                if host_budget_bytes is None and _too_slow(schedule, plans, trace, machine):
+                any_host = question.host_budget_bytes is None
+                if any_host and _too_slow(schedule, plans, trace, machine):
                     continue
                 plans[choice] = make_plan(schedule, trace, machine, _notes(choice))
             best = min(plans, key=lambda choice: plans[choice].makespan_us)
-        found = fastest(self.name, list(plans.values()), host_budget_bytes)
+        found = fastest(self.name, list(plans.values()), question.host_budget_bytes)
         return replace(found, notes={**found.notes, "cut_short": True}) if cut_short else found
 
     def _rounds(self) -> Iterator[tuple[dict[str, Any], ...]]:

@@ -20,9 +20,8 @@ from ooctrain.errors import ConfigError, Infeasible
 from ooctrain.sched.planning.chain_view import ChainStage, ChainView
 from ooctrain.sched.planning.decisions import Decisions, runs_once
 from ooctrain.sched.planning.lower import plan_of
-from ooctrain.sched.planning.planner import infeasible
+from ooctrain.sched.planning.planner import infeasible, least_of
 from ooctrain.sched.planning.question import Question
-from ooctrain.sched.planning.residency import Liveness
 from ooctrain.sched.schedule import Plan, Run
 from ooctrain.step.machine import call_durations_ns
 from ooctrain.step.trace import Call, Trace
@@ -125,17 +124,17 @@ def fastest_that_fits(
     durations = call_durations_ns(view.trace, question.machine)
     ways = [runs_once(view.trace), *map(Lift(view).runs, choices)]
     ways.sort(key=lambda runs: sum(durations[run.call] for run in runs))
-    liveness, refusals = Liveness(view.trace, question.granule), list[Infeasible]()
+    refusals = list[Infeasible]()
     for runs in ways:
         try:
-            least, witness = liveness.least_budget(runs)
+            least, witness = question.liveness.least_budget(runs)
         except ConfigError:  # they read a parameter that has been updated
             continue
         if least <= question.budget_bytes:
             notes = {**view.notes(), "runs_again": len(runs) - len(view.trace.calls)}
             return plan_of(name, question, Decisions(runs), notes)
         refusals.append(infeasible(name, question.budget_bytes, least, witness))
-    raise min(refusals, key=lambda refusal: refusal.minimum_bytes)
+    raise least_of(refusals)
 
 
 def _passing(trace: Trace, stage: ChainStage) -> list[int]:

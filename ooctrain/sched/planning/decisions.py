@@ -100,6 +100,21 @@ def possible_gaps(trace: Trace, runs: Sequence[Run]) -> list[Gap]:
     ]
 
 
+def movable_gaps(trace: Trace, runs: Sequence[Run]) -> list[Gap]:
+    """All gaps that a whole variable may spend on the host, for any runs.
+
+    Left out are gaps before the first use, those between two neighbouring runs, and a parameter's
+    new value, whose host slot is the old one's.
+
+    Cost: O(uses by the runs).
+    """
+    return [
+        gap
+        for gap in possible_gaps(trace, runs)
+        if gap.after >= 0 and gap.before - gap.after > 1 and gap.var not in trace.carries
+    ]
+
+
 def check_gaps(
     trace: Trace, decisions: Decisions, all_lives: Iterable[Life], granule: Granule
 ) -> None:

@@ -16,25 +16,14 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Protocol, runtime_checkable
 
 from ooctrain.errors import ConfigError
-from ooctrain.sched.planning.planner import Planner
 
 #: Default number of evaluations of a command's or a program's search: two seconds for 600 calls.
 EVALUATIONS = 10_000
 #: New objects between two looks of the garbage collector: some ten MiB. Python's own 700 mean that
 #: all calls, variables and instructions of a long step are walked again and again, and all stay.
 RARELY = 50_000
-
-
-@runtime_checkable
-class SearchingPlanner(Planner, Protocol):
-    """A planner whose search ends after a number of evaluations."""
-
-    def with_evaluations(self, evaluations: int) -> Planner:
-        """The same planner, with this number of evaluations where it was not given one itself."""
-        ...
 
 
 def check_evaluations(planner: str, evaluations: object) -> None:
@@ -48,17 +37,6 @@ def check_evaluations(planner: str, evaluations: object) -> None:
             code="OOC-105",
             fix=f"such as {planner}:evaluations=20000, or leave it out",
         )
-
-
-def with_effort(planner: Planner, evaluations: int | None) -> Planner:
-    """The planner, limited to `evaluations` choices; one that does not search stays as it is.
-
-    Args:
-        evaluations: None: the planner's own number.
-    """
-    if evaluations is None or not isinstance(planner, SearchingPlanner):
-        return planner
-    return planner.with_evaluations(evaluations)
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +61,50 @@ class Deadline:
     def earlier(self, seconds: float) -> Deadline:
         """A deadline `seconds` earlier."""
         return Deadline(None if self.at_s is None else self.at_s - seconds)
+
+    def or_earlier(self, other: Deadline) -> Deadline:
+        """The earlier of two deadlines."""
+        ends = [each.at_s for each in (self, other) if each.at_s is not None]
+        return Deadline(min(ends, default=None))
+
+    def keeping(self, share: float) -> Deadline:
+        """An earlier deadline, which keeps this share of the time that is left."""
+        return self.earlier(share * (self.left_s() or 0.0))
+
+
+@dataclass(frozen=True, slots=True)
+class Effort:
+    """How much a search may do.
+
+    Args:
+        evaluations: most choices that are tried, for a planner that was not given a number itself;
+            None: its own.
+        deadline: interrupts it.
+    """
+
+    evaluations: int | None = None
+    deadline: Deadline = Deadline()
+
+    @classmethod
+    def within(cls, limit_s: float | None, evaluations: int | None = None) -> Effort:
+        """An effort whose time begins now; None: there is no limit."""
+        return cls(evaluations, Deadline.after(limit_s))
+
+    def share(self, share: float) -> Effort:
+        """A part of the evaluations and of the time that is left."""
+        number = None if self.evaluations is None else int(share * self.evaluations)
+        return Effort(number, self.deadline.keeping(1 - share))
+
+
+#: As many evaluations as the planner makes by itself, and no deadline.
+UNHURRIED = Effort()
+
+
+def searches(planner: object) -> bool:
+    """Whether a planner searches, and so loads the compiled search: it has a parameter
+    `evaluations`.
+    """
+    return hasattr(planner, "evaluations")
 
 
 @contextmanager

@@ -16,7 +16,10 @@ from dataclasses import replace
 
 from ooctrain.sched.budget import input_bytes, trace_peak_bytes
 from ooctrain.sched.planning.decisions import Gap
+from ooctrain.sched.planning.planner import host_too_small
 from ooctrain.sched.planning.question import Question
+from ooctrain.sched.planning.residency import alive_bytes
+from ooctrain.units import format_bytes
 
 UNLIMITED = 1 << 62
 
@@ -114,7 +117,7 @@ def is_host_tight(question: Question) -> bool:
     left_bytes = host_left_bytes(question)
     if left_bytes is None or left_bytes <= 0:
         return False
-    return left_bytes < trace_peak_bytes(question.trace, question.granule) - question.budget_bytes
+    return left_bytes < question.peak_bytes - question.budget_bytes
 
 
 def without_host(question: Question) -> Question:
@@ -124,3 +127,22 @@ def without_host(question: Question) -> Question:
     least = input_bytes(question.trace)
     host = question.host_budget_bytes
     return replace(question, host_budget_bytes=least if host is None else min(host, least))
+
+
+def check_both_memories(planner: str, question: Question) -> None:
+    """Whether device and host together hold what is alive.
+
+    Raises:
+        Infeasible: they do not, so no list runs each call once.
+
+    Cost: O(uses).
+    """
+    host_bytes = question.host_budget_bytes
+    if host_bytes is None:
+        return
+    away = alive_bytes(question.trace) - question.budget_bytes
+    if away > host_bytes:
+        raise host_too_small(
+            planner, f"host budget {format_bytes(host_bytes)} ({host_bytes} bytes); where each "
+            f"call runs once, {format_bytes(away)} ({away} bytes) must lie on the host",
+        )  # fmt: skip

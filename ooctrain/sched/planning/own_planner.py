@@ -7,9 +7,10 @@ decides which gaps a value spends on the host (`swap_gaps`, `swap_plan`), or whi
 """
 
 from ooctrain.sched.planning.decisions import runs_once
+from ooctrain.sched.planning.effort import Effort
 from ooctrain.sched.planning.list_writer import writer_with_resident_parameters
 from ooctrain.sched.planning.lower import plan_of
-from ooctrain.sched.planning.planner import check_host, infeasible, make_plan
+from ooctrain.sched.planning.planner import check_host, host_too_small, infeasible, make_plan
 from ooctrain.sched.planning.question import Question
 from ooctrain.sched.planning.rematerialise import rematerialise
 from ooctrain.sched.planning.residency import Liveness
@@ -17,7 +18,7 @@ from ooctrain.sched.planning.swap import check_budget, swap_gaps, swap_plan
 from ooctrain.sched.schedule import BYTES
 
 __all__ = [
-    "BYTES", "Liveness", "Question", "check_budget", "check_host", "infeasible", "make_plan",
-    "plan_of", "rematerialise", "runs_once", "swap_gaps", "swap_plan",
+    "BYTES", "Effort", "Liveness", "Question", "check_budget", "check_host", "host_too_small",
+    "infeasible", "make_plan", "plan_of", "rematerialise", "runs_once", "swap_gaps", "swap_plan",
     "writer_with_resident_parameters",
 ]  # fmt: skip

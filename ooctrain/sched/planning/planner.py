@@ -2,95 +2,97 @@
 
 A planner decides *what* moves *when*. It makes a list, usually with a `ListWriter`, and `make_plan`
 states of that list what the simulator finds. Where no list fits it refuses, with the least budget
-at which it has one (`infeasible`). Read next: `list_writer.py`, then `sched/planners/keep_all.py`,
-`sched/planners/naive.py`, `sched/planners/window.py`.
+at which it has one (`infeasible`). Planners know nothing of a region of small objects: a granule's
+`fixed_bytes` are always taken by it, so `plan_excluding` asks for a plan within the budget less
+that constant, and adds it to the ledger and the peak of the plan. Read next: `question.py`, what a
+planner is asked; `list_writer.py`; then `sched/planners/keep_all.py`, `sched/planners/naive.py`,
+`sched/planners/window.py`; `rewrite/pin_small.py` for what the region holds.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from numbers import Integral
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Protocol
 
-from ooctrain.errors import ConfigError, Infeasible, OoctrainError, PartFailed
+from ooctrain.errors import ConfigError, Infeasible, OoctrainError, PartFailed, failing_as
 from ooctrain.sched.ledger import peaks, walk
+from ooctrain.sched.planning.effort import collecting_rarely
 
 # Assignments import these from here, with the interface.
 from ooctrain.sched.planning.list_writer import ListWriter as ListWriter
 from ooctrain.sched.planning.list_writer import (
     writer_with_resident_parameters as writer_with_resident_parameters,
 )
-from ooctrain.sched.schedule import BYTES, Granule, Instruction, Plan, Schedule
+from ooctrain.sched.planning.question import Question
+from ooctrain.sched.schedule import Granule, Instruction, Plan, Schedule
 from ooctrain.sched.simulate import times_ns
 from ooctrain.step.machine import Machine
 from ooctrain.step.trace import Call, Trace
 from ooctrain.units import format_bytes
 
-#: `Infeasible.minimum_bytes` where host memory, not device memory, is too small, and the planner
-#: names no device budget that makes up for it: there is no such plan, or it has not looked for one.
-HOST_TOO_SMALL = 0
-
 
 class Planner(Protocol):
-    """Turns a trace and a budget into a plan. A pure function of its arguments."""
+    """Turns a question into a plan. A pure function of it."""
 
     @property
     def name(self) -> str:
         """Its name in tables and messages."""
         ...
 
-    def plan(
-        self, trace: Trace, budget_bytes: int, machine: Machine, *, granule: Granule = BYTES,
-        host_budget_bytes: int | None = None, seed: int = 0, time_limit_s: float | None = None,
-    ) -> Plan:  # fmt: skip
-        """A plan whose ledger stays within the budget.
+    def plan(self, question: Question) -> Plan:
+        """A plan whose ledger stays within the question's budgets.
 
-        Args:
-            trace: the (rewritten) step.
-            budget_bytes: limit of everything on the device, in granted bytes.
-            machine: times on which decisions and the claimed makespan rest.
-            granule: how the allocator rounds, and whether parts of variables may move.
-            host_budget_bytes: for host copies; None: unlimited.
-            seed: for planners that draw random numbers.
-            time_limit_s: only interrupts a search, and the plan's notes then say `cut_short`;
-                what ends it otherwise is a number of evaluations (`effort.py`).
+        What ends a search is a number of evaluations; a deadline only interrupts it, and the
+        plan's notes then say `cut_short`.
 
         Raises:
             Infeasible: with the least budget at which this same planner succeeds, host memory
-                permitting; or `HOST_TOO_SMALL`.
+                permitting; or with none where the host's budget is too small (`host_too_small`).
         """
         ...
 
 
-@runtime_checkable
-class WeighingPlanner(Planner, Protocol):
-    """A planner that chooses among whole plans, by a measure that the caller may replace.
+@collecting_rarely()
+def ask(planner: Planner, question: Question) -> Plan:
+    """What a planner returns, be it of the library or another one.
 
-    What a plan claims leaves out what its allocator costs (mapping memory, for example). The
-    caller who prepares a step knows the allocator, and can give a function that counts it.
+    Raises:
+        Infeasible: the planner's.
+        PartFailed: it raised an error that is not the library's.
     """
-
-    def weighing_by(self, step_us: Callable[[Plan], float]) -> Planner:
-        """The same planner, which compares plans by `step_us(plan)`, not by their makespans."""
-        ...
+    with failing_as(f"planner {planner.name!r}"):
+        return planner.plan(question)
 
 
-@runtime_checkable
-class OfferedPlanner(Planner, Protocol):
-    """A planner that chooses among forms of one step, too.
+def plan_excluding(planner: Planner, question: Question) -> Plan:
+    """A plan within the budget, excluding the region of small objects.
 
-    The composer of a plan knows rewrites that keep the bits; a planner knows whether one pays.
+    Args:
+        question: its granule has `fixed_bytes` if the trace has pinned variables
+            (`budget.with_region`).
+
+    Raises:
+        Infeasible: the planner's; its minimum includes the region.
+        ConfigError: what the planner returned is not a plan, or its refusal names no bytes.
     """
-
-    def offered(self, steps: Mapping[str, Trace]) -> Planner:
-        """The same planner, which may answer for one of these steps instead.
-
-        Args:
-            steps: {name of a rewrite: the step after it}. A plan for one of them has this step as
-                its `trace`, and the name in its `rewrites`.
-        """
-        ...
+    granule, budget_bytes = question.granule, question.budget_bytes
+    fixed, rest = granule.fixed_bytes, replace(granule, fixed_bytes=0)
+    try:
+        found = ask(planner, replace(question, budget_bytes=budget_bytes - fixed, granule=rest))
+    except Infeasible as refusal:
+        checked_refusal(refusal, planner)
+        least = refusal.minimum_bytes
+        if not fixed or least is None:
+            raise
+        witness = refusal.witness_call
+        raise infeasible(planner.name, budget_bytes, least + fixed, witness) from refusal.__cause__
+    plan = as_plan(found, planner)
+    if not fixed:
+        return plan
+    schedule = replace(plan.schedule, granule=replace(plan.schedule.granule, fixed_bytes=fixed))
+    return replace(plan, schedule=schedule, peak_bytes=plan.peak_bytes + fixed)
 
 
 def as_plan(found: object, planner: Planner) -> Plan:
@@ -121,8 +123,9 @@ def _wrong_plan(planner: Planner, what: str, fix: str = "") -> ConfigError:
 
 def checked_refusal(refusal: Infeasible, planner: Planner) -> Infeasible:
     """A planner's refusal, if it names its least budget; ConfigError otherwise."""
-    least = refusal.minimum_bytes
-    if isinstance(least, bool) or not isinstance(least, Integral) or least < 0:
+    least, of_host = refusal.minimum_bytes, refusal.needs != "device"
+    is_number = isinstance(least, Integral) and not isinstance(least, bool) and least >= 0
+    if not (is_number or (least is None and of_host)):
         raise ConfigError(
             f"planner {planner.name!r} refuses with minimum_bytes={least!r}", code="OOC-108",
             fix="the least budget in bytes at which it has a plan, as `infeasible(...)` takes it",
@@ -160,9 +163,7 @@ def make_plan(
 def infeasible(
     planner: str, budget_bytes: int, minimum_bytes: int, witness_call: str
 ) -> Infeasible:
-    """The error of a planner whose least budget is above the given one, or `HOST_TOO_SMALL`."""
-    if minimum_bytes == HOST_TOO_SMALL:
-        return host_too_small(planner)
+    """The error of a planner whose least budget is above the given one."""
     return Infeasible(
         f"planner {planner!r} finds no schedule within the budget",
         minimum_bytes=minimum_bytes,
@@ -175,10 +176,12 @@ def infeasible(
 
 
 def host_too_small(planner: str, numbers: str = "") -> Infeasible:
-    """The error of a planner whose host budget is too small (`HOST_TOO_SMALL`)."""
+    """The error of a planner whose host budget is too small. It names no device budget that makes
+    up for it: there is no such plan, or the planner has not looked for one.
+    """
     return Infeasible(
-        f"planner {planner!r} needs more host memory than its budget", minimum_bytes=HOST_TOO_SMALL,
-        numbers=numbers, fix="a larger host budget, or a planner that swaps less",
+        f"planner {planner!r} needs more host memory than its budget", minimum_bytes=None,
+        needs="host", numbers=numbers, fix="a larger host budget, or a planner that swaps less",
     )  # fmt: skip
 
 
@@ -212,20 +215,26 @@ def least_refusal(
     """The refusal of a composed planner, all of whose parts refused.
 
     It names the least device budget that a part named. Where a part had enough of that but too
-    little host memory, the budgets of other parts may meet the same limit: then no budget is named
-    (`HOST_TOO_SMALL`). Parts that failed are its cause, or all that there is to raise.
+    little host memory, the budgets of other parts may meet the same limit: then no budget is named.
+    Parts that failed are its cause, or all that there is to raise.
     """
     if failures and not refusals:
         return failures[0]
-    for refusal in refusals:
-        if refusal.minimum_bytes == HOST_TOO_SMALL:
-            found = host_too_small(planner, refusal.numbers)
-            break
+    found = least_of(refusals)
+    if found.minimum_bytes is None:
+        found = host_too_small(planner, found.numbers)
     else:
-        least = min(refusals, key=lambda refusal: refusal.minimum_bytes)
-        found = infeasible(planner, budget_bytes, least.minimum_bytes, least.witness_call)
+        found = infeasible(planner, budget_bytes, found.minimum_bytes, found.witness_call)
     found.__cause__ = next(iter(failures), None)
     return found
+
+
+def least_of(refusals: Iterable[Infeasible]) -> Infeasible:
+    """The refusal that names the least budget, or the first that names none."""
+    return min(
+        refusals,
+        key=lambda refusal: (refusal.minimum_bytes is not None, refusal.minimum_bytes or 0),
+    )
 
 
 def smallest_budget(

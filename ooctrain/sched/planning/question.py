@@ -1,37 +1,89 @@
-"""What a planner is asked: step, budget, machine, limits.
+"""What a planner is asked: one question, with the facts of its step that most planners need first.
 
-These travel together, so the arguments of `Planner.plan` form one `Question`, which all parts of a
-planner pass on. Planners know nothing of a region of small objects: a granule's `fixed_bytes` are
-always taken by it, so it is a constant in every ledger. `plan_excluding` plans within the budget
-less that constant, which is then added to the ledger and the peak of the plan. Read next:
-`lower.py`, which makes the list once it is decided what moves; `rewrite/pin_small.py` for what the
-region holds.
+Step, budget, machine and limits travel together through all parts of a planner, so they are one
+value, and `Planner.plan` takes nothing else. What nearly every planner computes first (what is
+alive during each call, which gaps may be spent on the host, minimum and peak) is computed when it
+is first read, once for all planners that get the same step: `dataclasses.replace` keeps it. A
+planner reads what it needs: one that knows no search does not look at `effort`, one that makes a
+single list does not look at `cost` and `forms`. Read next: `planner.py`, the interface;
+`sched/planners/naive.py`, which reads little, and `sched/planners/belady.py`, which reads more.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
 
-from ooctrain.errors import Infeasible, failing_as
-from ooctrain.sched.planning.effort import collecting_rarely, with_effort
-from ooctrain.sched.planning.planner import (
-    HOST_TOO_SMALL,
-    Planner,
-    as_plan,
-    checked_refusal,
-    infeasible,
-)
+from ooctrain.sched.budget import trace_minimum_bytes, trace_peak_bytes
+from ooctrain.sched.planning.decisions import Gap, movable_gaps, runs_once
+from ooctrain.sched.planning.effort import UNHURRIED, Effort
+from ooctrain.sched.planning.residency import Liveness
 from ooctrain.sched.schedule import BYTES, Granule, Plan
 from ooctrain.step.machine import Machine
 from ooctrain.step.trace import Trace
 
 
+def makespan_us(plan: Plan) -> float:
+    """How long a step takes by the plan's own claim."""
+    return plan.makespan_us
+
+
+class StepFacts:
+    """What follows from a step and a granule alone; each is computed when it is first read."""
+
+    def __init__(self, trace: Trace, granule: Granule):
+        self.trace, self.granule = trace, granule
+
+    def describe(self, trace: Trace, granule: Granule) -> bool:
+        """Whether these are the facts of this step, counted in this granule."""
+        return self.trace is trace and self.granule == granule
+
+    @cached_property
+    def liveness(self) -> Liveness:
+        """See `Question.liveness`."""
+        return Liveness(self.trace, self.granule)
+
+    @cached_property
+    def resident_bytes(self) -> Sequence[int]:
+        """See `Question.resident_bytes`."""
+        return self.liveness.resident_bytes(runs_once(self.trace))
+
+    @cached_property
+    def swap_gaps(self) -> Sequence[Gap]:
+        """See `Question.swap_gaps`."""
+        return movable_gaps(self.trace, runs_once(self.trace))
+
+    @cached_property
+    def minimum_bytes(self) -> int:
+        """See `Question.minimum_bytes`."""
+        return trace_minimum_bytes(self.trace, self.granule)
+
+    @cached_property
+    def peak_bytes(self) -> int:
+        """See `Question.peak_bytes`."""
+        return trace_peak_bytes(self.trace, self.granule)
+
+
 @dataclass(frozen=True, slots=True)
 class Question:
-    """A step to be planned, and the limits that its plan has to keep; see `Planner.plan`.
+    """A step to be planned, and the limits that its plan has to keep.
 
     Args:
-        evaluations: for a searching planner that was not given a number itself; None: its own.
+        trace: the (rewritten) step.
+        budget_bytes: limit of everything on the device, in granted bytes.
+        machine: times on which decisions and the claimed makespan rest.
+        granule: how the allocator rounds, and whether parts of variables may move.
+        host_budget_bytes: limit of host copies; None: there is none.
+        seed: for planners that draw random numbers.
+        effort: how much a search may do.
+        cost: of a plan, in us, for planners that compare whole plans. The claimed makespan leaves
+            out what an allocator costs (mapping memory, for example); the composer of a step knows
+            the allocator, and counts that here.
+        forms: {name of a rewrite: the step after it}, other forms of the step with the same bits.
+            A planner may plan one of them instead: its plan then has that step as its `trace` and
+            the name in its `rewrites`.
+        facts: of the step, as far as they are known; `replace` hands them on.
     """
 
     trace: Trace
@@ -40,48 +92,41 @@ class Question:
     granule: Granule = BYTES
     host_budget_bytes: int | None = None
     seed: int = 0
-    time_limit_s: float | None = None
-    evaluations: int | None = None
+    effort: Effort = UNHURRIED
+    cost: Callable[[Plan], float] = makespan_us
+    forms: Mapping[str, Trace] = field(default_factory=dict)
+    facts: StepFacts | None = field(default=None, repr=False, compare=False)
 
-    @collecting_rarely()
-    def ask(self, planner: Planner) -> Plan:
-        """The plan that a planner makes.
+    def __post_init__(self) -> None:
+        if self.facts is None or not self.facts.describe(self.trace, self.granule):
+            object.__setattr__(self, "facts", StepFacts(self.trace, self.granule))
 
-        Raises:
-            Infeasible: the planner's.
-            PartFailed: it raised an error that is not the library's.
-        """
-        with failing_as(f"planner {planner.name!r}"):
-            return with_effort(planner, self.evaluations).plan(
-                self.trace, self.budget_bytes, self.machine, granule=self.granule,
-                host_budget_bytes=self.host_budget_bytes, seed=self.seed,
-                time_limit_s=self.time_limit_s,
-            )  # fmt: skip
+    @property
+    def _facts(self) -> StepFacts:
+        assert self.facts is not None
+        return self.facts
 
+    @property
+    def liveness(self) -> Liveness:
+        """What any runs of the step need on the device."""
+        return self._facts.liveness
 
-def plan_excluding(planner: Planner, question: Question) -> Plan:
-    """A plan within the budget, excluding the region of small objects.
+    @property
+    def resident_bytes(self) -> Sequence[int]:
+        """Bytes on the device during each call if each runs once and nothing leaves."""
+        return self._facts.resident_bytes
 
-    Args:
-        question: its granule has `fixed_bytes` if the trace has pinned variables
-            (`budget.with_region`).
+    @property
+    def swap_gaps(self) -> Sequence[Gap]:
+        """All gaps that a whole variable may spend on the host while each call runs once."""
+        return self._facts.swap_gaps
 
-    Raises:
-        Infeasible: the planner's; its minimum includes the region.
-        ConfigError: what the planner returned is not a plan, or its refusal names no bytes.
-    """
-    granule, budget_bytes = question.granule, question.budget_bytes
-    fixed, rest = granule.fixed_bytes, replace(granule, fixed_bytes=0)
-    try:
-        found = replace(question, budget_bytes=budget_bytes - fixed, granule=rest).ask(planner)
-    except Infeasible as refusal:
-        checked_refusal(refusal, planner)
-        if not fixed or refusal.minimum_bytes == HOST_TOO_SMALL:
-            raise
-        least, witness = refusal.minimum_bytes + fixed, refusal.witness_call
-        raise infeasible(planner.name, budget_bytes, least, witness) from refusal.__cause__
-    plan = as_plan(found, planner)
-    if not fixed:
-        return plan
-    schedule = replace(plan.schedule, granule=replace(plan.schedule.granule, fixed_bytes=fixed))
-    return replace(plan, schedule=schedule, peak_bytes=plan.peak_bytes + fixed)
+    @property
+    def minimum_bytes(self) -> int:
+        """The least budget of any list of whole calls; 0 % of a budget."""
+        return self._facts.minimum_bytes
+
+    @property
+    def peak_bytes(self) -> int:
+        """The budget at which nothing has to leave; 100 % of a budget."""
+        return self._facts.peak_bytes

@@ -17,12 +17,9 @@ from operator import sub
 
 from ooctrain.errors import ConfigError
 from ooctrain.sched.planning.decisions import Gap, runs_once
-from ooctrain.sched.planning.planner import host_too_small
-from ooctrain.sched.planning.question import Question
 from ooctrain.sched.schedule import BYTES, Granule, Run
 from ooctrain.sched.spans import held_during
 from ooctrain.step.trace import Trace
-from ooctrain.units import format_bytes
 
 
 class Liveness:
@@ -151,22 +148,3 @@ def alive_bytes(trace: Trace) -> int:
     Cost: O(uses).
     """
     return max(Liveness(trace, BYTES).resident_bytes(runs_once(trace)), default=0)
-
-
-def check_both_memories(planner: str, question: Question) -> None:
-    """Whether device and host together hold what is alive.
-
-    Raises:
-        Infeasible: they do not, so no list runs each call once (`HOST_TOO_SMALL`).
-
-    Cost: O(uses).
-    """
-    host_bytes = question.host_budget_bytes
-    if host_bytes is None:
-        return
-    away = alive_bytes(question.trace) - question.budget_bytes
-    if away > host_bytes:
-        raise host_too_small(
-            planner, f"host budget {format_bytes(host_bytes)} ({host_bytes} bytes); where each "
-            f"call runs once, {format_bytes(away)} ({away} bytes) must lie on the host",
-        )  # fmt: skip

@@ -9,15 +9,14 @@ parameter's new value, which shares the old one's host slot. Read next: `sched/p
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-from ooctrain.sched.planning.decisions import Decisions, Gap, possible_gaps, runs_once
+from ooctrain.sched.planning.decisions import Decisions, Gap, movable_gaps, runs_once
 from ooctrain.sched.planning.lower import plan_of
 from ooctrain.sched.planning.planner import infeasible
 from ooctrain.sched.planning.question import Question
-from ooctrain.sched.planning.residency import Liveness
-from ooctrain.sched.schedule import Granule, Plan, Run
+from ooctrain.sched.schedule import Granule, Plan
 from ooctrain.step.machine import Machine
 from ooctrain.step.trace import Trace
 
@@ -33,21 +32,6 @@ def swap_gaps(trace: Trace) -> list[Gap]:
     Cost: O(uses).
     """
     return movable_gaps(trace, runs_once(trace))
-
-
-def movable_gaps(trace: Trace, runs: Sequence[Run]) -> list[Gap]:
-    """All gaps that a whole variable may spend on the host, for any runs.
-
-    Left out are gaps before the first use, those between two neighbouring runs, and a parameter's
-    new value, whose host slot is the old one's.
-
-    Cost: O(uses by the runs).
-    """
-    return [
-        gap
-        for gap in possible_gaps(trace, runs)
-        if gap.after >= 0 and gap.before - gap.after > 1 and gap.var not in trace.carries
-    ]
 
 
 def swap_plan(
@@ -67,8 +51,7 @@ def check_budget(name: str, question: Question, gaps: Iterable[Gap]) -> None:
     Args:
         gaps: as `swap_gaps` finds them.
     """
-    liveness = Liveness(question.trace, question.granule)
-    least, witness = liveness.least_budget(runs_once(question.trace), gaps)
+    least, witness = question.liveness.least_budget(runs_once(question.trace), gaps)
     if least > question.budget_bytes:
         raise infeasible(name, question.budget_bytes, least, witness)
 

@@ -21,7 +21,6 @@ from typing import Any
 from ooctrain.errors import Infeasible
 from ooctrain.sched.planning.fastest import Candidate
 from ooctrain.sched.planning.planner import (
-    HOST_TOO_SMALL,
     Planner,
     check_host,
     infeasible,
@@ -121,7 +120,7 @@ def plan_runs(
     """
 
     def write(step: Trace) -> Candidate:
-        plan = replace(question, trace=step).ask(planner)
+        plan = planner.plan(replace(question, trace=step))
         return Candidate(plan.schedule, {**plan.notes, **notes})
 
     found = list_runs(name, question, runs, write)
@@ -143,10 +142,11 @@ def list_runs(
     try:
         found = write(unrolled.trace)
     except Infeasible as refusal:
-        if refusal.minimum_bytes == HOST_TOO_SMALL:
+        least = refusal.minimum_bytes
+        if least is None:
             raise
         witness = _original_name(unrolled, trace, refusal.witness_call)
-        raise infeasible(name, question.budget_bytes, refusal.minimum_bytes, witness) from refusal
+        raise infeasible(name, question.budget_bytes, least, witness) from refusal
     again = {"runs_again": len(runs) - len(trace.calls)}
     return Candidate(unrolled.fold(found.schedule), {**found.notes, **again})
 

@@ -46,8 +46,10 @@ def field_of(trace: Trace, t: Tables, budget_bytes: int, large_bytes: int | None
         and trace.calls[trace.producer[var] or 0].phase == "forward"
     ]  # fmt: skip
     linked = [
-        (own, other) for own in places
-        for other in t.column[list(_computed_from(trace, values[own]))] if other in set(places)
+        (own, other)
+        for own in places
+        for other in t.column[list(_computed_from(trace, values[own]))]
+        if other in set(places)
     ]
     large = _ints([] if large_bytes is None else _large(trace, large_bytes))
     return Field(

@@ -120,7 +120,8 @@ class Search:
 
     def keeping(self, runs: Sequence[Run], stays: Iterable[Use] = ()) -> Kept:
         """Keeps what some runs keep: from a run that writes it until the last that reads it."""
-        column, spans, open_lives = self.tables.column, list[tuple[int, int, int]](), dict[int, tuple[int, int]]()
+        column, spans = self.tables.column, list[tuple[int, int, int]]()
+        open_lives = dict[int, tuple[int, int]]()
 
         def close(var: int) -> None:
             first, last = open_lives.pop(var, (0, 0))

@@ -91,9 +91,10 @@ def columns_of(trace: Trace) -> Iterator[int]:
     last = last_uses(trace)
     for variable in trace.variables:
         made = trace.producer[variable.id]
-        if made is not None and variable.nbytes and last[variable.id] < len(trace.calls):
-            if may_run_again(trace.calls[made]):
-                yield variable.id
+        if made is None or not variable.nbytes or last[variable.id] >= len(trace.calls):
+            continue
+        if may_run_again(trace.calls[made]):
+            yield variable.id
 
 
 def may_run_again(call: Call) -> bool:

@@ -3,7 +3,8 @@
 The court names this folder in PYTHONPATH and leaves compiled modules of the package in another one
 (`../planted.py`). A process imports those in place of the real ones, so it runs a mutant, or
 probes; what the probes reach goes to a file, since the process may end in any way. A process that
-ignores the environment (`python -I`, as the cage of `ooctrain grade` does) is not seen.
+ignores the environment (`python -I`) is not seen, but for the cage of `ooctrain grade`, for whose
+copy of the library `../planted.py` cares.
 """
 
 from __future__ import annotations
@@ -31,14 +32,15 @@ class ReachedApart:
     """
 
     def __init__(self, notes: str):
-        self._notes = notes
+        # Open from now on: a process that confines itself cannot open it later.
+        self._notes = os.open(notes, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
         self._known: set[str] = set()
 
     def __call__(self, block: str) -> None:
         if block not in self._known:
             self._known.add(block)
-            with suppress(OSError), open(self._notes, "a", encoding="utf-8") as lines:
-                lines.write(f"{block}\n")
+            with suppress(OSError):
+                os.write(self._notes, f"{block}\n".encode())
 
 
 class PlantedLoader(SourceFileLoader):

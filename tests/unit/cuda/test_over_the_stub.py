@@ -152,7 +152,7 @@ tell("well")
 TRAIN = """
 from benchmarks.gpu.networks import PLAIN, SCALARS, _settings
 from ooctrain.engine.incore import initial_values
-from ooctrain.execution.prepare import prepare
+from ooctrain.execution.fit import prepare
 import ooctrain as oc
 from support.same_bits import out_of_core
 stub.on_launch(count)  # for the trial of the compiler

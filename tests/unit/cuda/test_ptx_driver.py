@@ -118,7 +118,7 @@ from support.same_bits import in_core, out_of_core
 import ooctrain as oc
 from ooctrain import nn
 from ooctrain.engine.incore import initial_values
-from ooctrain.execution.prepare import prepare
+from ooctrain.execution.fit import prepare
 from ooctrain.execution.settings import Settings
 from ooctrain.layers.kernels.cuda.runtime import shim
 from doubles.stub_driver import Stub

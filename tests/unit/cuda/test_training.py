@@ -16,7 +16,7 @@ import ooctrain as oc
 from ooctrain import nn
 from ooctrain.devices.cuda import open as cuda_open
 from ooctrain.engine.incore import initial_values, run_trace
-from ooctrain.execution.prepare import prepare
+from ooctrain.execution.fit import prepare
 from ooctrain.execution.settings import Settings
 from ooctrain.testing.emulator import EmulatedLauncher
 from ooctrain.testing.fake_driver import FakeDriver

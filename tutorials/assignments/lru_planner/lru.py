@@ -14,7 +14,6 @@ from ooctrain.sched.planning.planner import (
     make_plan,
     writer_with_resident_parameters,
 )
-from ooctrain.sched.schedule import BYTES
 
 
 class Lru:
@@ -22,16 +21,14 @@ class Lru:
 
     name = "my-lru"
 
-    def plan(
-        self, trace, budget_bytes, machine, *, granule=BYTES,
-        host_budget_bytes=None, seed=0, time_limit_s=None,
-    ):  # fmt: skip
+    def plan(self, question):
         """See `ooctrain.sched.planning.planner.Planner`."""
-        writer = self.write(trace, budget_bytes, granule)
+        trace, budget_bytes = question.trace, question.budget_bytes
+        writer = self.write(trace, budget_bytes, question.granule)
         if writer.peak_bytes > budget_bytes:
             raise infeasible(self.name, budget_bytes, writer.peak_bytes, writer.peak_call)
-        plan = make_plan(writer.finish(), trace, machine)
-        check_host(self.name, plan, host_budget_bytes)
+        plan = make_plan(writer.finish(), trace, question.machine)
+        check_host(self.name, plan, question.host_budget_bytes)
         return plan
 
     def write(self, trace, budget_bytes, granule):

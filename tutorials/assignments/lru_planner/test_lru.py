@@ -13,6 +13,7 @@ import ooctrain as oc
 from ooctrain.course.measures import budget_bytes_of, par_us, step_of
 from ooctrain.course.rubric import read_rubric
 from ooctrain.sched.budget import trace_minimum_bytes
+from ooctrain.sched.planning.question import Question
 from ooctrain.sched.schedule import SwapIn, SwapOut
 from ooctrain.sched.verify import verify
 from ooctrain.step.builder import TraceBuilder
@@ -56,7 +57,7 @@ def there_and_back(stages):
 
 def made(planner, trace, budget_bytes):
     """A verified plan."""
-    plan = planner.plan(trace, budget_bytes, MACHINE, granule=WHOLE)
+    plan = planner.plan(Question(trace, budget_bytes, MACHINE, granule=WHOLE))
     verify(plan, trace, budget_bytes, MACHINE)
     return plan
 
@@ -76,7 +77,7 @@ def test_nothing_moves_where_all_fits(planner):
 def test_the_least_budget_is_the_largest_call(planner):
     trace = there_and_back(6)
     with pytest.raises(oc.Infeasible) as refused:
-        planner.plan(trace, 1, MACHINE, granule=WHOLE)
+        planner.plan(Question(trace, 1, MACHINE, granule=WHOLE))
     said, least = refused.value.minimum_bytes, trace_minimum_bytes(trace, WHOLE)
     assert said == least, f"{least} bytes are the least that works; your refusal says {said}"
 
@@ -185,7 +186,7 @@ def test_a_value_with_a_copy_leaves_without_another(planner):
 @pytest.mark.parametrize("measure", MEASURES, ids=lambda measure: measure.budget)
 def test_par(planner, measure):
     trace, budget_bytes, machine = step_of(measure), budget_bytes_of(measure), measure.machine
-    plan = planner.plan(trace, budget_bytes, oc.machine(machine), granule=WHOLE)
+    plan = planner.plan(Question(trace, budget_bytes, oc.machine(machine), granule=WHOLE))
     verify(plan, trace, budget_bytes, oc.machine(machine))
     par = par_us(measure)
     print(f"{measure.budget}: {plan.makespan_us:.0f} us, par {par:.0f} us")

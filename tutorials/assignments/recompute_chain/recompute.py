@@ -15,7 +15,6 @@ from ooctrain.sched.planning.planner import (
     make_plan,
     writer_with_resident_parameters,
 )
-from ooctrain.sched.schedule import BYTES
 
 
 class Recompute:
@@ -23,22 +22,20 @@ class Recompute:
 
     name = "my-recompute"
 
-    def plan(
-        self, trace, budget_bytes, machine, *, granule=BYTES,
-        host_budget_bytes=None, seed=0, time_limit_s=None,
-    ):  # fmt: skip
+    def plan(self, question):
         """See `ooctrain.sched.planning.planner.Planner`. Nothing is to be done here."""
+        trace, budget_bytes = question.trace, question.budget_bytes
         plans, least = [], None
         for kept in self.choices(trace):
-            writer = self.write(trace, granule, kept)
+            writer = self.write(trace, question.granule, kept)
             if least is None or writer.peak_bytes < least.peak_bytes:
                 least = writer
             if writer.peak_bytes <= budget_bytes:
-                plans.append(make_plan(writer.finish(), trace, machine))
+                plans.append(make_plan(writer.finish(), trace, question.machine))
         if not plans:
             raise infeasible(self.name, budget_bytes, least.peak_bytes, least.peak_call)
         plan = min(plans, key=lambda plan: plan.makespan_us)
-        check_host(self.name, plan, host_budget_bytes)
+        check_host(self.name, plan, question.host_budget_bytes)
         return plan
 
     def choices(self, trace):

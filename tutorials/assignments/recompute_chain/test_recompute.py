@@ -13,6 +13,7 @@ import pytest
 import ooctrain as oc
 from ooctrain.course.measures import budget_bytes_of, par_us, step_of
 from ooctrain.course.rubric import read_rubric
+from ooctrain.sched.planning.question import Question
 from ooctrain.sched.schedule import Run, SwapOut
 from ooctrain.sched.verify import verify
 
@@ -44,7 +45,7 @@ def computing_us(trace, *phases):
 
 def made(planner, trace, budget_bytes):
     """A verified plan."""
-    plan = planner.plan(trace, budget_bytes, MACHINE, granule=WHOLE)
+    plan = planner.plan(Question(trace, budget_bytes, MACHINE, granule=WHOLE))
     verify(plan, trace, budget_bytes, MACHINE)
     return plan
 
@@ -94,7 +95,7 @@ def test_hidden_chains(planner, number, request):
 @pytest.mark.parametrize("measure", MEASURES, ids=lambda m: f"{m.model}-{m.budget}")
 def test_par(planner, measure):
     trace, budget_bytes, machine = step_of(measure), budget_bytes_of(measure), measure.machine
-    plan = planner.plan(trace, budget_bytes, oc.machine(machine), granule=WHOLE)
+    plan = planner.plan(Question(trace, budget_bytes, oc.machine(machine), granule=WHOLE))
     verify(plan, trace, budget_bytes, oc.machine(machine))
     ratio = plan.makespan_us / par_us(measure)
     print(f"{measure.model}, {measure.budget}: {plan.makespan_us:.0f} us, {ratio:.2f} x par")

@@ -14,6 +14,7 @@ from ooctrain.course.measures import budget_bytes_of, par_us, step_of
 from ooctrain.course.rubric import read_rubric
 from ooctrain.sched.bounds.lp_bound import fluid_bound
 from ooctrain.sched.budget import trace_minimum_bytes
+from ooctrain.sched.planning.question import Question
 from ooctrain.sched.schedule import SwapIn, SwapOut
 from ooctrain.sched.verify import verify
 from ooctrain.step.builder import TraceBuilder
@@ -55,7 +56,7 @@ def there_and_back(sizes, forward_ns=1000, backward_ns=2000):
 
 def made(planner, trace, budget_bytes):
     """A verified plan."""
-    plan = planner.plan(trace, budget_bytes, MACHINE, granule=WHOLE)
+    plan = planner.plan(Question(trace, budget_bytes, MACHINE, granule=WHOLE))
     verify(plan, trace, budget_bytes, MACHINE)
     return plan
 
@@ -68,7 +69,7 @@ def moved(plan, kind):
 def test_the_least_budget_is_the_largest_call(planner):
     trace = there_and_back([8, 9, 10, 11, 12])
     with pytest.raises(oc.Infeasible) as refused:
-        planner.plan(trace, 1, MACHINE, granule=WHOLE)
+        planner.plan(Question(trace, 1, MACHINE, granule=WHOLE))
     said, least = refused.value.minimum_bytes, trace_minimum_bytes(trace, WHOLE)
     assert said == least, f"{least} bytes are the least that works; your refusal says {said}"
 
@@ -108,7 +109,7 @@ def test_hidden_steps(planner, number, request):
 @pytest.mark.parametrize("measure", MEASURES, ids=lambda m: f"{m.model}-{m.budget}")
 def test_bound(planner, measure):
     trace, budget_bytes, machine = step_of(measure), budget_bytes_of(measure), measure.machine
-    plan = planner.plan(trace, budget_bytes, oc.machine(machine), granule=WHOLE)
+    plan = planner.plan(Question(trace, budget_bytes, oc.machine(machine), granule=WHOLE))
     verify(plan, trace, budget_bytes, oc.machine(machine))
     ratio = plan.makespan_us / par_us(measure)
     print(f"{measure.model}, {measure.budget}: {plan.makespan_us:.0f} us, {ratio:.2f} x the bound")

@@ -14,7 +14,6 @@ from ooctrain.sched.planning.planner import (
     make_plan,
     writer_with_resident_parameters,
 )
-from ooctrain.sched.schedule import BYTES
 
 
 class Window:
@@ -22,16 +21,14 @@ class Window:
 
     name = "my-window"
 
-    def plan(
-        self, trace, budget_bytes, machine, *, granule=BYTES,
-        host_budget_bytes=None, seed=0, time_limit_s=None,
-    ):  # fmt: skip
+    def plan(self, question):
         """See `ooctrain.sched.planning.planner.Planner`."""
+        trace, budget_bytes, granule = question.trace, question.budget_bytes, question.granule
         least = self.write(trace, 0, granule)
         if least.peak_bytes > budget_bytes:
             raise infeasible(self.name, budget_bytes, least.peak_bytes, least.peak_call)
-        plan = make_plan(self.write(trace, budget_bytes, granule).finish(), trace, machine)
-        check_host(self.name, plan, host_budget_bytes)
+        plan = make_plan(self.write(trace, budget_bytes, granule).finish(), trace, question.machine)
+        check_host(self.name, plan, question.host_budget_bytes)
         return plan
 
     def write(self, trace, budget_bytes, granule):
