@@ -34,12 +34,13 @@ from ooctrain.sched.planning.question import Question
 from ooctrain.sched.planning.rematerialise import droppable, rematerialise
 from ooctrain.sched.planning.residency import Liveness
 from ooctrain.sched.schedule import BYTES, Granule, Run
+from ooctrain.sched.search import kept as kept_module
 from ooctrain.sched.search import moves
 from ooctrain.sched.search import search as searches
 from ooctrain.sched.search.anneal import IMPOSSIBLE, Annealing, Cooling, anneal
 from ooctrain.sched.search.expand import expand
 from ooctrain.sched.search.jit import signals_held
-from ooctrain.sched.search.kept import Kept, look, unseen
+from ooctrain.sched.search.kept import Kept, look, nothing_kept, unseen
 from ooctrain.sched.search.moves import DROP, KEEP, UNREAD, Mix, move, unchanged, undo
 from ooctrain.sched.search.search import BOTH, FATES, GAPS, ROUNDS, WITHOUT_HOST, Round, Search
 from ooctrain.sched.verify import verify
@@ -146,10 +147,29 @@ def test_what_is_computed_again_in_place_leaves_nothing_of_what_it_is_computed_f
     assert [run.call for run in search.runs(kept)] == runs
 
 
+def rows_say_until_when_a_value_is_wanted(seed):
+    """After some spans of calls in which it is wanted, or no longer."""
+    rng, calls, wanted = random.Random(seed), 9, [False] * 11
+    want = getattr(kept_module.want, "py_func", kept_module.want)
+    kept = nothing_kept(1, calls, 0)
+    for _ in range(12):
+        first = rng.randrange(calls + 1)
+        last, wish = rng.randrange(first, calls + 1), rng.random() < 0.6
+        want(kept, 0, first, last, wish)
+        wanted[first : last + 1] = [wish] * (last + 1 - first)
+        ends = [next((k for k in range(call, 11) if not wanted[k]), 11) for call in range(11)]
+        assert kept.until[0].tolist() == ends
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_rows_say_until_when_a_value_is_wanted(seed):
+    rows_say_until_when_a_value_is_wanted(seed)
+
+
 # Moves.
 
 
-def field_and_kept(seed, host=None):
+def field_and_kept(seed):
     """A search of a step whose values are large, and something kept."""
     _, trace, _ = drawn(seed)
     search = Search(Question(trace, 1 << 30, random_machine(random.Random(seed))))
@@ -633,6 +653,18 @@ def test_a_clock_that_has_run_out_leaves_the_runs_as_they_are():
     assert search.runs(found[0]) == search.runs(start)
 
 
+def leaves_its_start_as_it_is(seed):
+    _, search, start = copying(seed)
+    before = copied(start)
+    search.improve(start, 20, ROUNDS[0], seed=seed, deadline=NO_END)
+    assert same(start, before)
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_a_search_leaves_its_start_as_it_is(seed):
+    leaves_its_start_as_it_is(seed)
+
+
 def test_what_does_not_fit_however_it_is_kept_is_not_taken_for_a_list():
     _, trace, runs = drawn(7)
     search = Search(asked(trace, 1))
@@ -651,11 +683,11 @@ def has_room_for_what_is_small(seed):
     assert search.fits(start)
     roomy = Search(asked(step, 1 << 40, oc.machine("v100-pcie")))
     (fuller,) = roomy.best_first([roomy.keeping(runs)])
-    return len(roomy.runs(fuller)) < len(search.runs(start))
+    assert len(roomy.runs(fuller)) < len(search.runs(start))
 
 
 def test_what_is_small_stays_only_where_there_is_room_for_it():
-    assert has_room_for_what_is_small(1)
+    has_room_for_what_is_small(1)
 
 
 def noted_searches(fits):

@@ -1,7 +1,7 @@
 """The interface of the compiled search: from runs to what is kept, and from that to runs.
 
-`Search` prices what is kept (`Kept`), improves it by annealing in phases, and says which runs come
-of it. A phase is a mixture of moves and a temperature: the first one gives values fates, which
+`Search` prices what is kept (`Kept`), improves it by annealing in rounds, and says which runs come
+of it. A round is a mixture of moves and a temperature: the first one gives values fates, which
 crosses a large space in few moves; what it finds is where gaps are turned one by one. Read next:
 `kept.py` for what is searched, `anneal.py` for how.
 """
@@ -62,10 +62,10 @@ class Round(NamedTuple):
 FATES = Mix(stays=4, shifts=4, neighbours=2, pairs=2, singles=4, gaps=0)
 BOTH = Mix(stays=4, shifts=4, neighbours=2, pairs=2, singles=2, gaps=2)
 GAPS = Mix(stays=3, shifts=3, neighbours=0, pairs=0, singles=1, gaps=8)
-#: Values get fates, from a start; from the best that those found; and gaps are turned.
+#: From fates, which cross a large space in few moves, to gaps one by one, which find what is left.
 ROUNDS = (
     Round(FATES, 0.004, 1.0, each=True),
-    Round(FATES, 0.0015, 1.0, each=False),
+    Round(BOTH, 0.0015, 1.0, each=False),
     Round(GAPS, 0.0005, 1.0, each=False),
 )
 #: Where nothing can wait on the host, from where gaps are turned matters more than how good that
@@ -173,12 +173,12 @@ class Search:
         if self.copies_nothing:
             rounds, width = WITHOUT_HOST, max(width, min(MANY, moves // EACH))
         best, now = list[tuple[float, Kept]](), [starts[n % len(starts)] for n in range(width)]
-        for each in rounds:
-            chosen = now if each.each else [best[0][1]]
+        for part in rounds:
+            chosen = now if part.each else [best[0][1]]
             found = list[tuple[float, Kept]]()
             for start in chosen:
-                part = int(each.share * moves) // len(chosen)
-                kept = self.improve(start, part, each, seed=seed, deadline=deadline)
+                number = int(part.share * moves) // len(chosen)
+                kept = self.improve(start, number, part, seed=seed, deadline=deadline)
                 found.append((self.cost(kept), kept))
                 seed += 1
             best = sorted([*found, *best], key=lambda one: one[0])
@@ -186,13 +186,14 @@ class Search:
         return [kept for _, kept in best]
 
     def improve(
-        self, start: Kept, moves: int, phase: Round, *, seed: int, deadline: Deadline
+        self, start: Kept, moves: int, part: Round, *, seed: int, deadline: Deadline
     ) -> Kept:
         """The best met while annealing; while nothing fits, what has the least bytes missing.
 
         Args:
             start: it is not changed.
             moves: how many are made at most.
+            part: which ones, and how hot.
         """
         values, calls = self.field.places.size, len(self.trace.calls)
         enough = ENOUGH_SHORT if self.short_of_host else ENOUGH
@@ -208,8 +209,8 @@ class Search:
                 self.cut_short = True
                 break
             stop = min(first + block, moves)
-            cooling = Cooling(first, stop, moves, phase.heat)
-            walk = anneal(self.tables, walk, self.field, phase.mix, self.limits, cooling)
+            cooling = Cooling(first, stop, moves, part.heat)
+            walk = anneal(self.tables, walk, self.field, part.mix, self.limits, cooling)
             self.evaluations += stop - first
         return walk.best
 
@@ -277,7 +278,7 @@ def _host_bytes(question: Question) -> int:
 
 
 def compile_search() -> None:
-    """Searches a little, in each phase."""
+    """Searches a little, in each round."""
     trace = chain([4] * 4, [4] * 4, [1] * 3, [1] * 3, [0] * 3, [0] * 3)
     search = Search(Question(trace, trace_peak_bytes(trace), v100_pcie()))
     kept, never = search.dropping(()), Deadline.after(None)
