@@ -119,6 +119,8 @@ def comes_back_from_its_runs(seed):
     kept = random_kept(search, seed)
     if not search.fits(kept):
         return False
+    staying = {use for use, slot in slots(trace).items() if kept.stays[slot]}
+    assert set(search.stays(kept)) == staying
     once = search.keeping(search.runs(kept), search.stays(kept))
     twice = search.keeping(search.runs(once), search.stays(once))
     assert [run.call for run in search.runs(once)] == [run.call for run in search.runs(kept)]

@@ -1,11 +1,11 @@
 """The plan that the compiled search finds for a question: from where it begins, and how long it is.
 
-A search begins with values to drop (`prefix`), and with the runs of plans that compute again. Some
-of its moves go to the most promising starts, as many to what came of the best of them, and then
-gaps are turned one by one (`sched/search/search.py`). Where nothing can wait on the host, from
-where the last round goes on matters more than how good that is: there many short searches come
-first. Belady's rule and the readable `lower` write the plan down. Source: ours. Read next:
-`sched/search/search.py`; `combined.py`, which asks for it.
+A search begins with values to drop (`prefix`), and with the runs of plans that compute again. A
+third of its moves goes to the most promising starts, a third to what came of the best of them, and
+in the last gaps are turned one by one (`sched/search/search.py`). Where nothing can wait on the
+host, from where the last round goes on matters more than how good that is: there many short
+searches come first. Belady's rule and the readable `lower` write the plan down. Source: ours. Read
+next: `sched/search/search.py`; `combined.py`, which asks for it.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ if TYPE_CHECKING:
 #: Steps up to this length get all evaluations; longer ones fewer, as each takes more time, and more
 #: than in proportion: a prefetch looks over more runs.
 CALLS, GROWTH = 600, 1.5
-#: So many moves of a round more for each of the first evaluations, up to so many: a search of a few
-#: hundred lists for all of its rounds would find what chance brings it.
-MORE, FEW = 2, 400
+#: Moves of a round for each evaluation, and so many more for each of the first, up to `FEW`: what a
+#: search of a few hundred lists for all of its rounds finds is chance.
+MOVES, MORE, FEW = 0.75, 2, 400
 #: A search counts on from its seed, in 64 bits; of NumPy's numbers it would be compiled once more.
 SEEDS = 1 << 62
 
@@ -55,8 +55,8 @@ def found_by_search(
     half of the time.
 
     Args:
-        evaluations: what it may cost: so many moves of each round of the search, and `MORE` moves
-            for each of the first.
+        evaluations: what it may cost, which is no number of lists: each round of the search tries
+            `MOVES` for each evaluation, and `MORE` for each of the first.
         others: plans that run calls again, from which it may begin, too.
     """
     if not is_host_tight(question):
@@ -86,7 +86,7 @@ def _found(
     question: Question, evaluations: float, deadline: Deadline, others: Iterable[Plan]
 ) -> Found:
     search, first = _begun(question, others)
-    moves = _moves(evaluations + min(MORE * evaluations, FEW), question)
+    moves = _moves(MOVES * evaluations + min(MORE * evaluations, FEW), question)
     seed = int(question.seed) % SEEDS
     found = search.best_of(first, moves, seed=seed, deadline=deadline)
     plan = next(filter(None, (_plan_of(search, kept, question) for kept in found)), None)

@@ -1,19 +1,16 @@
 """combined: offloading and recomputation together, by search. The planner to beat.
 
-A choice says of each value whether it is kept, dropped once or dropped repeatedly, and of each
-source whether it is held for those that are computed again; where the host is short, it says so
-after each use of a value. Given a choice, Belady's rule offloads the remaining excess and the
-as-soon-as-possible engine times it. Compiled, this takes a tenth of a millisecond, so annealing can
-try thousands of choices from several starts. A second search goes on from the best choice, over
-what is kept from call to call (`sched/search/keep_offload_or_recompute.py`), or, where nothing can
-wait on the host, from several (`sched/search/keep_or_recompute.py`); where the host has room, but
-not enough, both are tried. The readable `lower` writes the plan itself. It is never worse than its
-`starts`, whose plans take part: `keep-all`, `prefix`, `belady`, `window-cyclic` and, in steps of at
-most `CALLS` calls, `dtr` and `window`; on a host without room, in longer steps, `keep-all` and
-`dtr`. A plan that ends as soon as the inputs allow is taken without a search. Where other forms of
-the step are offered, a short search of each shows which one is searched. Source: ours; what it
-reaches is in docs/planners.md. Read next: `portfolio.py`, which runs the starts;
-`sched/search/anneal.py`.
+The search (`by_search.py`) says of each value that may be computed again whether it is kept as each
+call begins, and of large values whether they stay on the device while others can leave; Belady's
+rule offloads the remaining excess, the as-soon-as-possible engine times it, and the readable
+`lower` writes the plan itself. Compiled, a list takes a tenth of a millisecond, so annealing can
+try thousands. Where the host has room, but not enough, it searches once more as if it had none. The
+plan is never worse than its `starts`, whose plans take part: `keep-all`, `prefix`, `belady`,
+`window-cyclic` and, in steps of at most `CALLS` calls, `dtr` and `window`; on a host without room,
+in longer steps, `keep-all` and `dtr`. A plan that ends as soon as the inputs allow is taken without
+a search. Where other forms of the step are offered, a short search of each shows which one is
+searched. Source: ours; what it reaches is in docs/planners.md. Read next: `portfolio.py`, which
+runs the starts; `by_search.py`, then `sched/search/search.py`.
 """
 
 from __future__ import annotations
@@ -59,12 +56,13 @@ PROMISED_SHARE = 0.75
 
 @dataclass(frozen=True, slots=True)
 class Combined:
-    """Annealing from several starts over what is kept, dropped, held; Belady and `lower` do the
-    rest.
+    """Annealing from several starts over what is kept and what is computed again; Belady and
+    `lower` do the rest.
 
     Args:
-        evaluations: how many choices are tried at most in a step of `CALLS` calls; None: as many
-            as the question says (`--evaluations`), or `THOROUGH`. A time limit interrupts, and the
+        evaluations: what the search may cost in a step of `CALLS` calls (`by_search.py` says how
+            many lists that are); None: as much as the question says (`--evaluations`), or
+            `THOROUGH`. A time limit interrupts, and the
             plan's notes then say so.
         checkmate: whether `checkmate` is among the starts of short steps on a short host.
         forms: whether it takes other forms of the step that are offered, where they promise more.
@@ -119,8 +117,8 @@ class Combined:
         return sorted(promised, key=lambda each: each.ns)
 
     def promise(self, question: Question) -> float:
-        """How long a step takes, in ns, by the best choice of a search that has barely begun;
-        beyond all durations where none fits. Cost: `PROMISE` evaluations, or `PROMISE_SHARE`.
+        """How long a step takes, in ns, by the best that a search finds which has barely
+        begun; beyond all durations where nothing fits. Cost: `PROMISE` lists, or `PROMISE_SHARE`.
         """
         number = max(PROMISE, PROMISE_SHARE * self._most(question))
         return promised_ns(question, number, question.effort.deadline)
