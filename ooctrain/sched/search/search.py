@@ -63,14 +63,14 @@ FATES = Mix(stays=4, shifts=4, neighbours=2, pairs=2, singles=4, gaps=0)
 BOTH = Mix(stays=4, shifts=4, neighbours=2, pairs=2, singles=2, gaps=2)
 GAPS = Mix(stays=3, shifts=3, neighbours=0, pairs=0, singles=1, gaps=8)
 #: From fates, which cross a large space in few moves, to gaps one by one, which find what is left.
-ROUNDS = (
+ROUNDS: tuple[Round, ...] = (
     Round(FATES, 0.004, 1.0, each=True),
     Round(BOTH, 0.0015, 1.0, each=False),
     Round(GAPS, 0.0005, 1.0, each=False),
 )
 #: Where nothing can wait on the host, from where gaps are turned matters more than how good that
 #: is: many short searches come first.
-WITHOUT_HOST = (
+WITHOUT_HOST: tuple[Round, ...] = (
     Round(FATES, 0.004, 0.5, each=True),
     Round(BOTH, 0.004, 0.5, each=True),
     Round(GAPS, 0.002, 2.0, each=True),
