@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 #: Steps up to this length get all evaluations; longer ones fewer, as each takes more time, and more
 #: than in proportion: a prefetch looks over more runs.
 CALLS, GROWTH = 600, 1.5
-#: Moves of a round for each evaluation, and so many more for each of the first, up to `FEW`: what a
+#: Moves of a round for each evaluation; `MORE` for each of the first, up to `FEW` in all: what a
 #: search of a few hundred lists for all of its rounds finds is chance.
 MOVES, MORE, FEW = 0.75, 2, 400
 #: A search counts on from its seed, in 64 bits; of NumPy's numbers it would be compiled once more.

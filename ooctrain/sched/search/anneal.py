@@ -17,8 +17,8 @@ import numpy as np
 from ooctrain.sched.search.evict import Shortage, evict_within
 from ooctrain.sched.search.expand import expand
 from ooctrain.sched.search.jit import compiled, inner
-from ooctrain.sched.search.kept import Kept, Seen, look
-from ooctrain.sched.search.moves import Change, draw, move, undo
+from ooctrain.sched.search.kept import Kept, SeenGaps, look
+from ooctrain.sched.search.moves import MoveChange, draw, move, undo
 from ooctrain.sched.search.play import play
 from ooctrain.sched.search.tables import INPUT
 
@@ -55,8 +55,8 @@ class Annealing(NamedTuple):
     best: Kept
     best_cost: float
     random: int
-    seen: Seen
-    change: Change
+    seen: SeenGaps
+    change: MoveChange
 
 
 @compiled

@@ -65,7 +65,7 @@ def is_wanted(kept, own, call):
     return kept.until[own, call] > call
 
 
-class Seen(NamedTuple):
+class SeenGaps(NamedTuple):
     """What comes of it, for moves that look for gaps.
 
     Args:
@@ -79,9 +79,9 @@ class Seen(NamedTuple):
     runs: np.ndarray
 
 
-def unseen(columns: int, calls: int) -> Seen:
+def unseen(columns: int, calls: int) -> SeenGaps:
     """Room for what comes of a `Kept`."""
-    return Seen(
+    return SeenGaps(
         np.zeros((columns, calls + 2), np.int8), np.zeros((columns, calls + 1), np.int8),
         np.zeros(calls, np.int64),
     )  # fmt: skip

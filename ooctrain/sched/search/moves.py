@@ -73,7 +73,7 @@ class Mix(NamedTuple):
     gaps: int
 
 
-class Change(NamedTuple):
+class MoveChange(NamedTuple):
     """What a move has changed.
 
     Args:
@@ -87,9 +87,9 @@ class Change(NamedTuple):
     numbers: np.ndarray
 
 
-def unchanged(rows: int) -> Change:
+def unchanged(rows: int) -> MoveChange:
     """Room for what moves change."""
-    return Change(
+    return MoveChange(
         np.zeros(MOST, np.int64), np.zeros((MOST, rows), np.int32), np.zeros(3, np.int64)
     )  # fmt: skip
 
