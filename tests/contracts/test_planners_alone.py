@@ -2,7 +2,8 @@
 
 Where a paper composes methods, or a file lends a function to another, that stands in `IMPORTS`,
 with the place that says so. `auto`, `combined` and `portfolio` run planners, `registry` names them,
-and `by_search` is the search of `combined`; all five are ours. Read next: `test_floor_plan.py`, for what rooms import.
+and `by_search` is the search of `combined`; all five are ours. Read next: `test_floor_plan.py`,
+for what rooms import.
 """
 
 from __future__ import annotations
