@@ -397,8 +397,7 @@ class Fit:
         )
         return PreparedStep(
             self.step.original, plan, self.machine, room.arena_bytes, allocator, reserved,
-            trace_peak_bytes(step.trace, step.granule), (*allocator.notices, *self.notices),
-            promise,
+            self._in_core_peak_bytes, (*allocator.notices, *self.notices), promise,
         )  # fmt: skip
 
     def _searched(
@@ -410,6 +409,10 @@ class Fit:
             self.settings.seed, effort,
         )  # fmt: skip
         return LimitSearch(step, planner, allocator, question, self.exact).best()
+
+    @cached_property
+    def _in_core_peak_bytes(self) -> int:
+        return 0 if self.exact else trace_peak_bytes(self.step.trace, self.step.granule)
 
     def _host_bytes(self, budget: int | str | None) -> int | None:
         return resolve_host_budget(self.step.trace, budget, self.machine)
