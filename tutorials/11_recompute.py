@@ -201,8 +201,8 @@ lesson.picture(
 # is kept until the next. Where its search ends by itself, no other choice of that kind is better;
 # else `plan.notes["gap"]` says how far off it may be. `checkmate-lp` allows fractions and rounds
 # them: sooner done, and without a proof. Steps of more than 30 calls are grouped; this one has 40,
-# and `exact=40` treats them one by one. Our network is a U-Net of two sizes. **What share of `dtr`'s
-# extra time is `checkmate`'s at 80 %?**
+# and `exact=40` treats them one by one. Our network is a U-Net of two sizes. **What share of the
+# extra time of `dtr` is that of `checkmate` at 80 %?**
 
 # %%
 lesson.cell("a graph")

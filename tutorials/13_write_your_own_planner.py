@@ -7,8 +7,8 @@
 # **Paper:** 000, section 3 (a planner that writes the list itself); 002, section 4 (one that only
 # decides).
 #
-# A planner is anything with a `name` and a function `plan`. It gets one question and returns a plan,
-# or raises `Infeasible` with the least budget that it needs. The question has a `trace`, a
+# A planner is anything with a `name` and a function `plan`. It gets one question and returns a
+# plan, or raises `Infeasible` with the least budget that it needs. The question has a `trace`, a
 # `budget_bytes` and a `machine`. It also says how the allocator rounds sizes (`granule`), how many
 # bytes the host has (`host_budget_bytes`), and, for planners that search, a `seed` and how much
 # `effort` a search may take. And it has what nearly every planner computes first, as we will see.

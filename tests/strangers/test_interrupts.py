@@ -657,7 +657,8 @@ def test_a_state_is_taken_whole_or_not_at_all_by_an_open_trainer(form, tmp_path)
 
 
 class Full:
-    """Holds a value as a trainer does, and takes no other: its device has failed."""
+    """Holds a value as a trainer does that has fetched it again meanwhile, and takes no other: its
+    device has failed."""
 
     changes = 0
 
@@ -669,6 +670,9 @@ class Full:
 
     def write(self, array):
         raise oc.errors.DriverError("the device is full", call="write")
+
+    def leave(self):
+        pass
 
 
 @pytest.mark.parametrize("what", [w for w in WHOLE if w != "an optimizer's state"])

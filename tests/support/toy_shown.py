@@ -16,6 +16,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import pytest
 from rich.console import Console
 from support.known_numbers import numbers_in, shapes_of
 from support.puzzle_solutions import SOLUTIONS, WRONG
@@ -250,7 +251,8 @@ def a_puzzle(name: str, folder: Path) -> Any:
 # Commands
 
 LENET = "lenet --batch 8 --threads 1 --machine v100-pcie"
-#: {name: commands in one folder}; x.json is what the last one writes. None prints how long it took.
+#: {name: commands in one folder}; x.json is what the last one writes. None but
+#: `compare` prints how long it took.
 COMMANDS = {
     "simulate": [f"simulate {LENET} --budget 40% --planner window --json x.json"],
     "report": [
@@ -259,20 +261,61 @@ COMMANDS = {
         "report a.json", "report a.json --against b.json --svg x.svg --html x.html",
         "report b.json --html x2.html", "diff a.json b.json",
     ],
+    "plan": [
+        f"plan {LENET} --budget 60% --planner belady --allocator best-fit",
+        f"plan {LENET} --budget 2% --planner window --depth 1",
+        f"plan {LENET} --budget 2MiB --planner keep-all --allocator best-fit --json x.json",
+        f"plan {LENET} --list-checkpoints", f"plan {LENET} --budget 200%",
+        f"plan {LENET} --budget 80% --planner belady --host-budget 100KiB",
+        f"plan {LENET} --budget 50% --planner window --link-bandwidth 1GB/s --accumulate 2",
+    ],
+    "plan refused": [
+        f"plan {LENET} --budget 500KiB --planner belady --host-budget 100KiB",
+        f"plan {LENET} --budget 500KiB --planner window --json x.json",
+    ],
+    "plan networks": [
+        f"plan {LENET} --classes 7 --split depth=0.5,grid=2x2,stochastic --budget 50% --planner "
+        "window",
+        "plan unet --batch 2 --threads 1 --image-size 64 --machine a100-pcie --budget 50% "
+        "--planner belady --allocator best-fit-caching --depth 1",
+        "plan resnet18 --batch 2 --threads 1 --image-size 40 --machine v100-nvlink --budget 50% "
+        "--planner belady --depth 3 --optimizer adam",
+        "plan vgg11 --batch 2 --threads 3 --image-size 64 --machine p100-nvlink --budget 90% "
+        "--planner belady --crop 48 --pad 4",
+    ],
+    "replay": [
+        f"plan {LENET} --budget 40% --planner window --allocation-log log.json --save p.json",
+        "replay log.json --picture x.svg --json x.json", "replay log.json --budget 1MiB",
+        "replay log.json --allocator buddy,gmlake,stalloc --budget 2MiB",
+    ],
+    "diff": [
+        f"plan {LENET} --budget 40% --planner window --json a.json --save p.json",
+        f"plan {LENET} --budget 60% --planner belady --json b.json --save q.json",
+        "diff a.json a.json --exit-code", "diff p.json q.json --exit-code", "diff a.json p.json",
+        "diff b.json a.json --json x.json",
+    ],
+    "compare": [
+        "compare lenet --planner window,belady --budget 10%,60% --batch 8,16 --jobs 1 --bound "
+        "simple --machine v100-pcie --keep k --json x.json --csv c.csv --figure x.svg",
+    ],
 }  # fmt: skip
 
 
 def a_command(commands: list[str], folder: Path) -> Any:
     """What commands print, and what the last one writes and draws."""
     shown: list[Any] = []
-    with contextlib.chdir(folder):
+    with contextlib.chdir(folder), pytest.MonkeyPatch.context() as patch:
+        patch.setenv("COLUMNS", "120")
         for words in commands:
             with (
                 contextlib.redirect_stdout(io.StringIO()) as said,
                 contextlib.redirect_stderr(io.StringIO()) as also,
             ):
                 status = main(words.split())
-            shown.append([status, numbers_in((said.getvalue() + also.getvalue()).splitlines())])
+            numbers = numbers_in((said.getvalue() + also.getvalue()).splitlines())
+            if words.startswith("compare"):  # its last column is how long planning took
+                numbers = [row[:-1] for row in numbers]
+            shown.append([status, numbers])
         for path in sorted(folder.glob("x.*")):
             text = path.read_text(encoding="utf-8")
             if path.suffix == ".json":

@@ -116,4 +116,6 @@ def test_a_broken_trace_is_refused_with_what_is_concerned(name):
 
 @pytest.mark.parametrize("name", SOUND)
 def test_what_is_next_to_the_border_is_sound(name):
-    SOUND[name](step()).check()
+    trace = SOUND[name](step())
+    trace.check()
+    assert len(trace.calls) == 3

@@ -253,9 +253,7 @@ def test_garbage_is_collected_again_after_a_command_is_loaded(run, monkeypatch):
     assert (seen, gc.isenabled()) == ([False], True)
 
 
-@pytest.mark.parametrize(
-    ("command", "asks"), [("plan", "exactly"), ("simulate", "make_plan")]
-)
+@pytest.mark.parametrize(("command", "asks"), [("plan", "exactly"), ("simulate", "make_plan")])
 def test_the_numbers_of_a_command_that_is_interrupted_say_so(
     run, tmp_path, monkeypatch, command, asks
 ):

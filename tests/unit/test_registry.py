@@ -207,9 +207,9 @@ class RefusesWith:
 @pytest.mark.parametrize(
     ("planner", "says"),
     [
-        (OfThreeArguments, r"(?s)OfThreeArguments\.plan cannot .*def plan\(self, question\)"),
-        (OfThreeArgumentsByClass, r"(?s)ByClass\.plan cannot .*def plan\(self, question\)"),
-        (OfNoArgument, r"(?s)OfNoArgument\.plan cannot .*def plan\(self, question\)"),
+        (OfThreeArguments, r"(?s)OfThreeArguments\.plan does not .*def plan\(self, question\)"),
+        (OfThreeArgumentsByClass, r"(?s)ByClass\.plan does not .*def plan\(self, question\)"),
+        (OfNoArgument, r"(?s)OfNoArgument\.plan does not .*def plan\(self, question\)"),
         (Changed(notes=None), "plan of planner 'changed' has NoneType as its notes"),
         (Changed(trace=None), "has NoneType as its trace"),
         (Changed(schedule=[1]), "has list as its schedule"),

@@ -99,7 +99,7 @@ BUGS: dict[str, tuple[Plant, Callable[[], None]]] = {
         test_checkmate.rounded_runs_are_whole,
     ),
     "the rounding takes the place of what a search has found, unless that is proved": (
-        _slip(Checkmate, "within", "if found.values:", "if found.ended == 'optimal':"),
+        _slip(Checkmate, "within", "if found.values else", "if found.ended == 'optimal' else"),
         test_checkmate.what_a_search_has_found_is_the_plan,
     ),
     "the least is looked for within the budget": (
