@@ -34,7 +34,7 @@ def gradients():
 
 def errors():
     for number in (0, 1, -1):
-        INTERRUPTS.test_an_error_half_way_leaves_all_values_as_they_were(number, "a model's state")
+        INTERRUPTS.test_an_error_half_way_leaves_all_values_as_they_were("a model's state", number)
 
 
 def ranks_that_fail():
