@@ -38,7 +38,8 @@ class PreparedStep:
         budget_bytes: size of the arena.
         allocator: chosen, not made.
         reserved_bytes: the allocator's reserved peak, fragmentation included.
-        in_core_peak_bytes: what the same step needs without any eviction, in granted bytes.
+        in_core_peak_bytes: what the same step needs without any eviction, in granted bytes; 0: not
+            counted, as for a plan that no allocator will place.
         notices: what the user should know.
         promise: how `Settings.memory` was divided; None where it was not given.
     """
