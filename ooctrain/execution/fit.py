@@ -46,7 +46,7 @@ from ooctrain.errors import (
 from ooctrain.execution.compose import RewrittenStep, plan_step, rewritten
 from ooctrain.execution.placement import maps_dearly, reserved_peak, with_mapping
 from ooctrain.execution.planners import LeanBands, as_planner, quick_planner, without_bands
-from ooctrain.execution.prepared_step import PreparedStep, chooser
+from ooctrain.execution.prepared_step import PreparedStep
 from ooctrain.execution.promise import (
     OWN_STEP_BYTES,
     OwnShare,
@@ -62,9 +62,9 @@ from ooctrain.sched.budget import input_bytes, resolve_host_budget, trace_peak_b
 from ooctrain.sched.host import SLOT_ALIGN_BYTES, slab_excess
 from ooctrain.sched.planners.auto import Auto
 from ooctrain.sched.planners.keep_all import KeepAll
-from ooctrain.sched.planning.effort import Effort, collecting_rarely
+from ooctrain.sched.planning.effort import Effort
 from ooctrain.sched.planning.host_gaps import is_short_of_host
-from ooctrain.sched.planning.planner import Planner, infeasible, plan_excluding
+from ooctrain.sched.planning.planner import Planner, collecting_rarely, infeasible, plan_excluding
 from ooctrain.sched.planning.question import Question, makespan_us
 from ooctrain.sched.schedule import Plan
 from ooctrain.sched.simulate import simulate
@@ -232,7 +232,7 @@ class Fit:
         """The question of some settings; `granule` as for `prepare`. Raises as `prepare` does."""
         machine = settings.find_machine()
         exact = granule is not None
-        choose = partial(any_allocator, granule) if granule else chooser(trace, settings)
+        choose = partial(any_allocator, granule) if granule else settings.chooser(trace)
         # First: no plan for a bad folder.
         notices = spill_notices(settings.spill, machine) if settings.spill else ()
         step = rewritten(trace, settings.rewrites)
@@ -335,7 +335,7 @@ class Fit:
             Infeasible: there is no plan for the room.
             DoesNotFit: there are plans, and they take more.
         """
-        asked, effort, first = room, Effort.within(how.time_limit_s, how.evaluations), None
+        asked, effort, first = room, how.effort, None
         for _ in range(ROOM_TRIES):
             if memory_bytes is not None:
                 # A page, where nothing is left: then the planner says how much it needs.
@@ -361,7 +361,7 @@ class Fit:
             else:
                 less = asked.arena_bytes - over - min(over, SPARE_BYTES)
                 asked = asked._replace(arena_bytes=less)
-                effort = Effort.within(how.time_limit_s, how.evaluations)
+                effort = how.effort
         first, host_bytes = first or 0, room.host_bytes or 0
         raise DoesNotFit(
             "the host slab does not fit: slots leave gaps between them", reserved_bytes=first,

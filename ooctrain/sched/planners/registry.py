@@ -90,7 +90,10 @@ def get_planner(spec: str, known: Factories = PLANNERS) -> Planner:
         ConfigError: unknown name, file or parameter; the nearest known one is suggested. Or what it
             names cannot plan.
     """
-    found: Planner = specs.resolve(spec, known, group=ENTRY_POINTS, what="planner")
+    plain = known.get(spec)
+    found: Planner = plain() if plain else specs.resolve(
+        spec, known, group=ENTRY_POINTS, what="planner"
+    )  # fmt: skip
     _check_planner(found)
     return found
 
