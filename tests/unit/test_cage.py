@@ -111,6 +111,19 @@ def test_what_is_given_holds_no_planner_and_no_allocator(tmp_path):
     assert left.count("    def allocate(") == 1, "the protocol"
 
 
+def test_a_planner_of_the_old_interface_is_told_the_new_one(tmp_path):
+    """It was a TypeError of seven missing arguments."""
+    path = tmp_path / "old.py"
+    path.write_text(
+        "class Mine:\n    name = 'mine'\n\n"
+        "    def plan(self, trace, budget_bytes, machine, seed=0):\n        return None\n"
+    )
+    error, _ = asked(f"{path}:Mine")
+    assert isinstance(error, ConfigError)
+    assert error.code == "OOC-108"
+    assert "one question" in str(error)
+
+
 def test_errors_cross_over_as_what_they_are():
     error, _ = error_of(error_data(Infeasible("no", minimum_bytes=7, witness_call="f"), ""))
     assert isinstance(error, Infeasible)

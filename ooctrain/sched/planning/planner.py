@@ -12,6 +12,7 @@ planner is asked; `list_writer.py`; then `sched/planners/keep_all.py`, `sched/pl
 from __future__ import annotations
 
 import gc
+import inspect
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -181,7 +182,27 @@ def make_plan(
     return Plan(trace, (), schedule, took_us, device_peak, host_peak, notes=dict(notes or {}))
 
 
-# Parameters of planners
+# What is no planner, and parameters that cannot be
+
+
+def expect_planner(planner: object) -> None:
+    """Raises ConfigError where it has no `name`, or no `plan` that takes one question."""
+    plan = getattr(planner, "plan", None)
+    if not callable(plan) or not hasattr(planner, "name"):
+        raise ConfigError(
+            f"{type(planner).__name__} is not a planner: it has no `name` or no `plan`",
+            code="OOC-108",
+            fix="ooctrain/sched/planning/planner.py says what a planner has",
+        )
+    try:
+        inspect.signature(plan).bind(None)
+    except TypeError as error:
+        raise ConfigError(
+            f"{type(planner).__name__}.plan does not take one question: {error}", code="OOC-108",
+            fix="def plan(self, question): trace, budget_bytes, machine, granule, "
+            "host_budget_bytes, seed are attributes of the question; docs/howto/planner.md has an "
+            "adapter for planners that take them one by one",
+        ) from error  # fmt: skip
 
 
 def check_whole_numbers(planner: str, parameters: Mapping[str, object], least: int = 1) -> None:
