@@ -685,13 +685,16 @@ class Full(Holding):
 
 @pytest.mark.parametrize("what", [w for w in WHOLE if w != "an optimizer's state"])
 @pytest.mark.parametrize("number", [0, 1, -1])
-def test_an_error_half_way_leaves_all_values_as_they_were(what, number):
+@pytest.mark.parametrize("others", ["here", "held"])
+def test_an_error_half_way_leaves_all_values_as_they_were(what, number, others):
     states = another_state("adam")
     model, chosen = eager()
-    for place, parameter in enumerate(model.parameters()):
-        fails = place == number % len(list(model.parameters()))
-        holder = (Full if fails else Holding)(parameter.storage)
-        assert parameter.storage.lend(holder, None, parameter.storage.version)
+    parameters = list(model.parameters())
+    full = parameters[number]
+    for parameter in parameters:
+        if parameter is full or others == "held":
+            holder = (Full if parameter is full else Holding)(parameter.storage)
+            assert parameter.storage.lend(holder, None, parameter.storage.version)
     before = all_of(model, chosen)
     for _ in range(2):
         with pytest.raises(oc.errors.DriverError):
