@@ -63,6 +63,10 @@ class Padded(Plan):
         return {**found, "more": 1}
 
 
+def padded(plan, question, count):
+    return Padded(*(getattr(plan, name) for name in plan.__dataclass_fields__))
+
+
 def of_plan(change):
     """A lie about plans."""
     return lambda question, count, right: change(right(), question, count)
@@ -197,11 +201,23 @@ def changes_the_machine(question, count, right):
 #: {law: {lie: (the liar, numbers that the complaint begins with; None: it is no lie)}}
 LIES = {
     "plans are legal": {
-        "refuses more than the least": (refuses(lambda q, n: q.budget_bytes == LEAST + 1), [LEAST + 1]),
-        "refuses what is enough in core": (refuses(lambda q, n: q.budget_bytes == BUDGETS[-2]), [BUDGETS[-2]]),
-        "refuses twice what is enough": (refuses(lambda q, n: q.budget_bytes == BUDGETS[-1]), [BUDGETS[-1]]),
-        "refuses a budget between": (refuses(lambda q, n: q.budget_bytes == BUDGETS[2]), [BUDGETS[2]]),
-        "another file": (of_plan(lambda p, q, n: Padded(*(getattr(p, f) for f in p.__dataclass_fields__))), []),
+        "refuses more than the least": (
+            refuses(lambda q, n: q.budget_bytes == LEAST + 1),
+            [LEAST + 1],
+        ),
+        "refuses what is enough in core": (
+            refuses(lambda q, n: q.budget_bytes == BUDGETS[-2]),
+            [BUDGETS[-2]],
+        ),
+        "refuses twice what is enough": (
+            refuses(lambda q, n: q.budget_bytes == BUDGETS[-1]),
+            [BUDGETS[-1]],
+        ),
+        "refuses a budget between": (
+            refuses(lambda q, n: q.budget_bytes == BUDGETS[2]),
+            [BUDGETS[2]],
+        ),
+        "another file": (of_plan(padded), []),
         "no copy in": (without(SwapIn), [LEAST]),
         "no free": (without(Free), [LEAST]),
         "another peak": (of_plan(lambda p, q, n: replace(p, peak_bytes=p.peak_bytes + 1)), [LEAST]),
@@ -214,7 +230,10 @@ LIES = {
     },
     "infeasible is honest": {
         "another call": (of_refusal(lambda e, q, n: refusal(e.minimum_bytes, "nothing")), []),
-        "a call": (of_refusal(lambda e, q, n: refusal(e.minimum_bytes, CASE.trace.calls[-1].name)), None),
+        "a call": (
+            of_refusal(lambda e, q, n: refusal(e.minimum_bytes, CASE.trace.calls[-1].name)),
+            None,
+        ),
         "a byte less, asked for half": (
             of_refusal(lambda e, q, n: refusal(e.minimum_bytes - (q.budget_bytes == LEAST // 2))),
             [LEAST, 0, LEAST - 1, LEAST // 2],
@@ -224,20 +243,33 @@ LIES = {
             [LEAST, 0, LEAST + 1, LEAST - 1],
         ),
         "a byte more than the least": (
-            of_refusal(lambda e, q, n: refusal(e.minimum_bytes + 1)), [LEAST + 1, LEAST],
+            of_refusal(lambda e, q, n: refusal(e.minimum_bytes + 1)),
+            [LEAST + 1, LEAST],
         ),
-        "refuses what is enough in core": (refuses(lambda q, n: q.budget_bytes == BUDGETS[-2]), [LEAST, BUDGETS[-2], 1]),
-        "names another least the second time": (of_refusal(lambda e, q, n: refusal(e.minimum_bytes + (n > 1))), [LEAST, 0, LEAST + 1]),
+        "refuses what is enough in core": (
+            refuses(lambda q, n: q.budget_bytes == BUDGETS[-2]),
+            [LEAST, BUDGETS[-2], 1],
+        ),
+        "names another least the second time": (
+            of_refusal(lambda e, q, n: refusal(e.minimum_bytes + (n > 1))),
+            [LEAST, 0, LEAST + 1],
+        ),
     },
     "planning is pure": {
         "later it takes longer": (slower(1, lambda q, n: n == BUDGETS.index(LEAST) + 3), []),
         "other names, another list": (
-            lambda q, n, right: get_planner("naive").plan(replace(q, budget_bytes=10**6)) if renamed(q) else right(), [],
+            lambda q, n, right: (
+                get_planner("naive").plan(replace(q, budget_bytes=10**6)) if renamed(q) else right()
+            ),
+            [],
         ),
         "other names, another time": (slower(1, lambda q, n: renamed(q)), None),
         "changes the machine": (changes_the_machine, []),
         "forgets views": (forgets_views, []),
-        "the list in between": (slower(1, lambda q, n: q.budget_bytes == BUDGETS[len(BUDGETS) // 2]), None),
+        "the list in between": (
+            slower(1, lambda q, n: q.budget_bytes == BUDGETS[len(BUDGETS) // 2]),
+            None,
+        ),
     },
     "scale does not matter": {
         "7 % more bytes": (of_scaled(True, 0.07), [64]),
@@ -250,10 +282,16 @@ LIES = {
     },
     "the host budget is kept": {
         "it is not": (with_a_host(host_used_anyway), [USED - 1, USED]),
-        "refuses what it uses": (with_a_host(lambda q, right: refuses(lambda q, n: True)(q, 0, right)), [USED]),
+        "refuses what it uses": (
+            with_a_host(lambda q, right: refuses(lambda q, n: True)(q, 0, right)),
+            [USED],
+        ),
         "no least": (with_a_host(host_refused(None)), None),
         "the same least": (with_a_host(host_refused(LEAST)), [LEAST, LEAST]),
-        "a least that does not keep to it": (with_a_host(host_refused(LEAST + 1)), [USED - 1, USED]),
+        "a least that does not keep to it": (
+            with_a_host(host_refused(LEAST + 1)),
+            [USED - 1, USED],
+        ),
         "a least that is refused": (with_a_host(refused_then), [USED - 1, LEAST + 1]),
     },
     "no plan beats the bound": {
@@ -267,7 +305,7 @@ LIES = {
         "no copy in": (without(SwapIn), []),
         "nothing": (of_plan(lambda p, q, n: p), None),
     },
-}  # fmt: skip
+}
 ALL = [(law, lie) for law, lies in LIES.items() for lie in lies]
 
 
@@ -281,7 +319,7 @@ def breach_of(law: str, liar: Lying) -> Breach | None:
 
 
 def test_the_step_is_one_on_which_lies_can_be_seen():
-    assert 0 < USED
+    assert USED > 0
     assert 1 < LEAST < LEAST + 1 < BUDGETS[2] < BUDGETS[-2] < BUDGETS[-1] == 2 * BUDGETS[-2]
     assert list(LIES) == list(LAWS)
     assert STEPS == 3
@@ -325,7 +363,10 @@ def test_what_is_raised_is_a_breach_and_a_liar_that_is_not_seen_twice_is_shown_a
     with pytest.raises(PlannerFailure, match="refuses") as caught:
         check_planner(once, laws=("plans are legal",))
     first = random_case(random.Random("0/0")).trace
-    assert caught.value.trace.fingerprint in (first.fingerprint, random_case(random.Random("0/1")).trace.fingerprint)
+    assert caught.value.trace.fingerprint in (
+        first.fingerprint,
+        random_case(random.Random("0/1")).trace.fingerprint,
+    )
 
 
 @pytest.mark.parametrize(("limit_s", "tried"), [(-1.0, 1), (60.0, 3)])
