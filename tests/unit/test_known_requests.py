@@ -11,9 +11,11 @@ from __future__ import annotations
 
 import itertools
 import random
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
+from types import SimpleNamespace
 
 import pytest
 from support import known
@@ -27,6 +29,7 @@ from ooctrain.errors import (
     InvalidFree,
     OutOfDeviceMemory,
 )
+from ooctrain.testing import allocator_draws
 from ooctrain.testing.allocator_client import WRONG_SIZES, Client
 from ooctrain.testing.allocator_grounds import DriverGround, PlainGround, make_ground
 from ooctrain.testing.allocator_laws import Ask, Broken, DrawnProgram, fragmenting, histories
@@ -71,6 +74,59 @@ def program_of(seed: int, parts: bool) -> DrawnProgram:
         value = rng.randint(1, 3 * PAGE) if op in ("allocate", "reserve") else rng.randint(0, 9)
         asked.append(Ask(op, value, rng.randrange(3), rng.randrange(6), rng.randint(1, 3)))
     return DrawnProgram(tuple(asked), tuple(rng.randrange(3) for _ in range(8)))
+
+
+# What is drawn
+
+
+class Drawn:
+    """Stands where a strategy of Hypothesis does, whose draws differ between its versions: it draws
+    by a plain generator of random numbers."""
+
+    def __init__(self, draw):
+        self.draw = draw
+
+    def __or__(self, other):
+        return Drawn(lambda rng: rng.choice((self, other)).draw(rng))
+
+
+def one_of(*choices):
+    found = choices[0] if isinstance(choices[0], list) else choices
+    return Drawn(lambda rng: rng.choice(found).draw(rng))
+
+
+def builds(make, *given, **named):
+    return Drawn(lambda rng: make(
+        *[one.draw(rng) for one in given], **{name: one.draw(rng) for name, one in named.items()}
+    ))  # fmt: skip
+
+
+STRATEGIES = SimpleNamespace(
+    integers=lambda low, high: Drawn(lambda rng: rng.randint(low, high)),
+    sampled_from=lambda values: Drawn(lambda rng: rng.choice(values)),
+    booleans=lambda: Drawn(lambda rng: rng.random() < 0.5),
+    none=lambda: Drawn(lambda rng: None),
+    just=lambda value: Drawn(lambda rng: value),
+    lists=lambda of, max_size: Drawn(
+        lambda rng: [of.draw(rng) for _ in range(rng.randint(0, max_size))]
+    ),
+    tuples=lambda *given: Drawn(lambda rng: tuple(one.draw(rng) for one in given)),
+    one_of=one_of, builds=builds, SearchStrategy=Drawn,
+)  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "granule", [Granule(64), Granule(512, ranges=False), Granule(4096)], ids=str
+)
+def test_requests_are_drawn_as_they_were(granule, monkeypatch):
+    monkeypatch.setattr(allocator_draws, "st", STRATEGIES)
+    rows = []
+    for unit, units in ((4096, 12), (8192, 3)):
+        strategy = allocator_draws.programs(granule, unit, units)
+        found = [strategy.draw(random.Random(seed)) for seed in range(60)]
+        ops = Counter(ask.op for program in found for ask in program.requests)
+        rows.append((unit, units, known.digest(found), *sorted(ops.items())))
+    known.check_rows("requests", f"drawn for {granule.size_bytes}", rows)
 
 
 # What is asked
