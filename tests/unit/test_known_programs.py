@@ -161,6 +161,12 @@ def test_items_of_a_step_are_what_they_were():
 # The bound of stages
 
 
+def row_of_stages(values: StepValues, ends: list[int]) -> known.Row:
+    program = RecomputeProgram(values, MACHINE, ends)
+    columns = [sorted(each.items()) for each in (program.run, program.kept, program.there)]
+    return (len(ends), *rows_of(program.program), known.digest(columns))
+
+
 @pytest.mark.parametrize("name", STEPS)
 def test_the_program_of_stages_is_what_it_was(name):
     trace, rows = of_name(name), []
@@ -169,11 +175,8 @@ def test_the_program_of_stages_is_what_it_was(name):
         values = StepValues(trace, between(trace, share), backward)
         small = StepValues(trace, between(trace, share), backward, small=0.1)
         ends = [widest_ends(values, reads) for reads in (1, 3, calls)]
-        for chosen in (*ends[:2], sorted({calls // 3, calls // 2, calls - 1})):
-            program = RecomputeProgram(values, MACHINE, chosen)
-            columns = [sorted(each.items()) for each in (program.run, program.kept, program.there)]
-            row = share, backward, len(chosen), *rows_of(program.program), known.digest(columns)
-            rows.append(row)  # noqa: PERF401 - a list that is extended says less
+        third = sorted({calls // 3, calls // 2, calls - 1})
+        rows += [(share, backward, *row_of_stages(values, each)) for each in (*ends[:2], third)]
         rows.append((values.room_bytes, len(values.values), len(small.values),
                      known.digest([sorted(values.until.items()), sorted(values.again.items())]),
                      known.digest([(n.share, sorted(n.touched)) for n in values.needs]),
