@@ -1,0 +1,111 @@
+"""Planners answer many small questions as they did: each rule of thumb, with each of its settings.
+
+`test_known_plans.py` knows what planners answer to a few questions about networks, by their
+defaults. Here are many steps of a few calls, random ones and chains, of which each is asked for
+little and for much memory, for whole values and for bytes, with a host that is limited and one that
+is not, on machines of every kind; and planners with other settings than their own. A row has how
+many questions were refused and the sum of what was answered, so that a reviewer sees whether
+planners got slower; a digest has the lists. `support/known.py` says how to write the tables anew.
+"""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+from support import known
+from support.known_steps import DUPLEX, MACHINE
+
+from ooctrain.errors import ConfigError, Infeasible
+from ooctrain.sched.budget import trace_minimum_bytes, trace_peak_bytes
+from ooctrain.sched.planners.registry import PLANNERS, get_planner
+from ooctrain.sched.planning.effort import Effort
+from ooctrain.sched.planning.question import Question
+from ooctrain.sched.schedule import BYTES, Granule
+from ooctrain.step.chain import chain
+from ooctrain.step.trace import Trace
+from ooctrain.testing.random_traces import random_machine, random_trace
+
+#: They search, or run all others, or solve programs with a solver of others.
+LEFT_OUT = {"auto", "combined", "checkmate", "checkmate-lp"}
+SETTINGS = (
+    "belady:pieces=3", "belady:pieces=1", "bn-recompute:swap=vdnn-all", "dtr:limits=2",
+    "dynprog:slots=20", "dynprog:exact_stages=2", "dynprog:transfers=up", "hmms:ratio=0.5",
+    "hmms:ratio=0", "hmms:ratio=1", "lms:swapout_threshold=2", "lms:swapout_threshold=3,rule=code",
+    "lms:swapin_ahead=0", "lms:swapin_ahead=3,swapin_groupby=2", "lms:swapin_groupby=9",
+    "lru:page_bytes=64", "pofo:slots=20", "pofo:most_states=3", "pofo:most_amounts=1",
+    "prefix:steps=3", "rotor:slots=30", "tflms-hybrid:checkpoint_list=2", "vdnn-all:ratio=0.5",
+    "vdnn-conv:ratio=0.3", "vdnn-all:ratio=0", "window:size=0.5", "window:size=1.5",
+    "window:count=occurrence", "window:persistent=device", "window:persistent=host",
+)  # fmt: skip
+SPECS = [name for name in PLANNERS if name not in LEFT_OUT] + list(SETTINGS)
+
+
+def random_step(seed: int) -> Trace:
+    rng = random.Random(f"thumb/{seed}")
+    return random_trace(rng, calls=rng.randint(8, 16), max_bytes=300, duration_ns=8000)
+
+
+def random_chain(seed: int) -> Trace:
+    rng = random.Random(f"chain/{seed}")
+    stages = rng.randint(3, 7)
+
+    def drawn(low: int, high: int, count: int) -> list[int]:
+        return [rng.randint(low, high) for _ in range(count)]
+
+    sizes, grads = drawn(10, 90, stages + 1), drawn(10, 90, stages + 1)
+    return chain(sizes, grads, drawn(1, 9, stages), drawn(1, 9, stages), drawn(0, 20, stages),
+                 drawn(0, 20, stages))  # fmt: skip
+
+
+#: {name: (step, machine)}
+STEPS = {
+    **{f"random {seed}": (random_step(seed), random_machine(random.Random(seed)))
+       for seed in range(6)},
+    **{f"chain {seed}": (random_chain(seed), (MACHINE, DUPLEX)[seed % 2]) for seed in range(3)},
+    **{f"slow chain {seed}": (random_chain(seed), random_machine(random.Random(seed)))
+       for seed in (3, 4)},
+}  # fmt: skip
+#: (share of the way from the least to the peak, granule, host bytes as a share of the peak)
+ASKED = (
+    (-0.1, BYTES, None), (0.15, BYTES, None), (0.45, Granule(16), None), (0.4, BYTES, 0.5),
+    (0.7, Granule(32, ranges=False), None), (0.8, BYTES, 0.1), (1.0, Granule(8), None),
+)  # fmt: skip
+
+
+def question(name: str, which: int) -> Question:
+    step, machine = STEPS[name]
+    share, granule, host = ASKED[which]
+    least, most = trace_minimum_bytes(step, granule), trace_peak_bytes(step, granule)
+    room = None if host is None else int(most * host)
+    budget = int(least + (most - least) * share)
+    return Question(step, budget, machine, granule, room, seed=3, effort=Effort(20))
+
+
+def answered(spec: str, name: str) -> known.Row:
+    """(answers, sum of their times, sum of the least budgets of refusals, all of it)."""
+    whole, took_us, least, planned = [], 0.0, 0, 0
+    for which in range(len(ASKED)):
+        asked = question(name, which)
+        try:
+            plan = get_planner(spec).plan(asked)
+        except (Infeasible, ConfigError) as error:
+            minimum = getattr(error, "minimum_bytes", None)
+            whole.append((error.code, minimum, getattr(error, "witness_call", ""),
+                          getattr(error, "needs", "")))  # fmt: skip
+            least += minimum or 0
+            continue
+        notes = {key: value for key, value in plan.notes.items() if not key.endswith("_s")}
+        whole.append((plan.peak_bytes, plan.host_peak_bytes, plan.makespan_us, notes,
+                      plan.schedule.to_json(), plan.rewrites))  # fmt: skip
+        took_us, planned = took_us + plan.makespan_us, planned + 1
+    return planned, took_us, least, known.digest(whole)
+
+
+@pytest.mark.parametrize("spec", SPECS)
+def test_a_rule_of_thumb_answers_as_it_did(spec):
+    known.check_rows("thumb", spec, [(name, *answered(spec, name)) for name in STEPS])
+
+
+def test_every_row_is_of_a_rule_of_thumb():
+    assert known.whose("thumb") == set(SPECS)
