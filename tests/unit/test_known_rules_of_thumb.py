@@ -11,16 +11,25 @@ planners got slower; a digest has the lists. `support/known.py` says how to writ
 from __future__ import annotations
 
 import random
+from collections.abc import Iterable
 
 import pytest
 from support import known
-from support.known_steps import DUPLEX, MACHINE
+from support.known_steps import DUPLEX, MACHINE, budget, step
 
 from ooctrain.errors import ConfigError, Infeasible
+from ooctrain.execution.planners import get_planner
 from ooctrain.sched.budget import trace_minimum_bytes, trace_peak_bytes
-from ooctrain.sched.planners.registry import PLANNERS, get_planner
+from ooctrain.sched.planners.bn_recompute import (
+    generated_bytes,
+    offloadable_share,
+    outputs_of_norms,
+)
+from ooctrain.sched.planners.registry import PLANNERS
+from ooctrain.sched.planners.tflms_hybrid import calls_added, times_to_drop_ns
 from ooctrain.sched.planning.effort import Effort
 from ooctrain.sched.planning.question import Question
+from ooctrain.sched.planning.rematerialise import droppable, rematerialise
 from ooctrain.sched.schedule import BYTES, Granule
 from ooctrain.step.chain import chain
 from ooctrain.step.trace import Trace
@@ -29,13 +38,13 @@ from ooctrain.testing.random_traces import random_machine, random_trace
 #: They search, or run all others, or solve programs with a solver of others.
 LEFT_OUT = {"auto", "combined", "checkmate", "checkmate-lp"}
 SETTINGS = (
-    "belady:pieces=3", "belady:pieces=1", "bn-recompute:swap=vdnn-all", "dtr:limits=2",
+    "belady:pieces=3", "dtr:limits=2",
     "dynprog:slots=20", "dynprog:exact_stages=2", "dynprog:transfers=up", "hmms:ratio=0.5",
     "hmms:ratio=0", "hmms:ratio=1", "lms:swapout_threshold=2", "lms:swapout_threshold=3,rule=code",
     "lms:swapin_ahead=0", "lms:swapin_ahead=3,swapin_groupby=2", "lms:swapin_groupby=9",
     "lru:page_bytes=64", "pofo:slots=20", "pofo:most_states=3", "pofo:most_amounts=1",
-    "prefix:steps=3", "rotor:slots=30", "tflms-hybrid:checkpoint_list=2", "vdnn-all:ratio=0.5",
-    "vdnn-conv:ratio=0.3", "vdnn-all:ratio=0", "window:size=0.5", "window:size=1.5",
+    "prefix:steps=3", "rotor:slots=30", "vdnn-all:ratio=0.5",
+    "vdnn-all:ratio=0", "window:size=0.5", "window:size=1.5",
     "window:count=occurrence", "window:persistent=device", "window:persistent=host",
 )  # fmt: skip
 SPECS = [name for name in PLANNERS if name not in LEFT_OUT] + list(SETTINGS)
@@ -73,6 +82,17 @@ ASKED = (
 )  # fmt: skip
 
 
+#: Rules about convolutions, norms and activations.
+OF_NETWORKS = (
+    "vdnn-conv", "bn-recompute", "bn-recompute:swap=belady", "bn-recompute:swap=window-cyclic",
+    "bn-recompute:swap=lms-auto", "hmms:ratio=0.4", "tflms-hybrid:checkpoint_list=2+4",
+    "tflms-hybrid:checkpoint_list=all", "tflms-hybrid:checkpoint_list=none",
+    "tflms-hybrid:checkpoint_list=3,recomp_checkpoint_ops_by_types=ReLU+Linear",
+    "tflms-hybrid:recomp_checkpoint_ops_by_types=MaxPool2d", "superneurons", "chen-sqrt", "lms",
+    "sft", "sft:tiles=3",
+)  # fmt: skip
+
+
 def question(name: str, which: int) -> Question:
     step, machine = STEPS[name]
     share, granule, host = ASKED[which]
@@ -82,11 +102,10 @@ def question(name: str, which: int) -> Question:
     return Question(step, budget, machine, granule, room, seed=3, effort=Effort(20))
 
 
-def answered(spec: str, name: str) -> known.Row:
+def answered(spec: str, questions: Iterable[Question]) -> known.Row:
     """(answers, sum of their times, sum of the least budgets of refusals, all of it)."""
     whole, took_us, least, planned = [], 0.0, 0, 0
-    for which in range(len(ASKED)):
-        asked = question(name, which)
+    for asked in questions:
         try:
             plan = get_planner(spec).plan(asked)
         except (Infeasible, ConfigError) as error:
@@ -104,8 +123,39 @@ def answered(spec: str, name: str) -> known.Row:
 
 @pytest.mark.parametrize("spec", SPECS)
 def test_a_rule_of_thumb_answers_as_it_did(spec):
-    known.check_rows("thumb", spec, [(name, *answered(spec, name)) for name in STEPS])
+    asked = {name: [question(name, which) for which in range(len(ASKED))] for name in STEPS}
+    known.check_rows("thumb", spec, [(name, *answered(spec, asked[name])) for name in STEPS])
+
+
+@pytest.mark.parametrize("spec", OF_NETWORKS)
+def test_a_rule_about_networks_answers_as_it_did(spec):
+    rows = []
+    for name, shares in (("plain", (0.45, 0.7, 1.0)), ("blocks", (0.55, 0.8))):
+        asked = [
+            Question(step(name), budget(name, share), MACHINE, BYTES, effort=Effort(20))
+            for share in shares
+        ]
+        rows.append((name, *answered(spec, asked)))
+    known.check_rows("thumb", f"{spec} of networks", rows)
 
 
 def test_every_row_is_of_a_rule_of_thumb():
-    assert known.whose("thumb") == set(SPECS)
+    assert known.whose("thumb") == {*SPECS, *(f"{spec} of networks" for spec in OF_NETWORKS)}
+
+
+@pytest.mark.parametrize("name", ["plain", "blocks", "everything", *STEPS])
+def test_what_rules_look_at_is_what_it_was(name):
+    """Calls that are computed again where some values are dropped; what the link can carry."""
+    trace, machine = STEPS.get(name) or (step(name), MACHINE)
+    rng, values, rows = random.Random(name), sorted(droppable(trace)), []
+    for share in (0.0, 0.2, 0.5, 1.0):
+        dropped = [var for var in values if rng.random() <= share]
+        wanted = [run.call for run in rematerialise(trace, dropped)]
+        again = calls_added(trace, dropped)
+        assert sorted([*again, *range(len(trace.calls))]) == sorted(wanted)
+        (added_ns,) = times_to_drop_ns(trace, machine, [dropped])
+        made = sum(generated_bytes(trace, dropped).values())
+        carried = offloadable_share(trace, machine, dropped)
+        rows.append((len(dropped), known.digest(again), added_ns, made, carried))
+    norms = outputs_of_norms(trace) if name in ("plain", "blocks", "everything") else ()
+    known.check_rows("looked", name, [*rows, [known.digest(norms)]])
