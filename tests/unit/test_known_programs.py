@@ -203,12 +203,12 @@ def test_the_bound_of_stages_is_what_it_was(name):
 
 
 def test_stages_end_where_prices_say_so():
-    rows = []
+    rows: list[known.Row] = []
     for name in ("small 0", "small 2"):
         trace = of_name(name)
         values = StepValues(trace, between(trace, 0.2), True)
-        for prices in ({}, {1: 2.0, 4: 1.0, 6: 1e-9}, dict.fromkeys(range(9), 0.5)):
-            rows.append((name, len(prices), dearest_ends(values, MACHINE, prices)))
+        tried = {}, {1: 2.0, 4: 1.0, 6: 1e-9}, dict.fromkeys(range(9), 0.5)
+        rows += [(name, len(prices), dearest_ends(values, MACHINE, prices)) for prices in tried]
     known.check_rows("programs", "dearest ends", rows)
 
 

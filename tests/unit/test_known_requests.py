@@ -13,6 +13,7 @@ import itertools
 import random
 from collections import Counter
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from types import SimpleNamespace
@@ -28,6 +29,7 @@ from ooctrain.errors import (
     DriverError,
     InvalidFree,
     OutOfDeviceMemory,
+    PlanMismatch,
 )
 from ooctrain.testing import allocator_draws
 from ooctrain.testing.allocator_client import WRONG_SIZES, Client
@@ -392,6 +394,18 @@ def in_snapshot(change):
 MADE = itertools.count()
 
 
+def serves_again():
+    """Where there is no place for a request, it gets that of the one before."""
+    last = [FOREIGN]
+
+    def lie(right, *arguments):
+        with suppress(PlanMismatch):
+            last[0] = right(*arguments)
+        return last[0]
+
+    return lie
+
+
 def numbered(number):
     return lambda layout: layout.update(number=number)
 
@@ -416,6 +430,7 @@ def nothing(right, *arguments):
     return None
 
 
+FOREIGN = Block(10**6, 64, 1, 64, "foreign")
 SHORT = OutOfDeviceMemory("no")
 ODD = DriverError("odd", call="map", status=1)
 LIES: dict[str, Callable[[], dict]] = {
@@ -513,6 +528,36 @@ def test_a_lie_breaks_the_law_that_it_did(name, batch):
     granule = maker_granule(name)
     rows = [(lie, *broken_by(lying(name, LIES[lie]), granule)) for lie in BATCHES[batch]]
     known.check_rows("liars", f"{name} {batch}", rows)
+
+
+@pytest.mark.parametrize("name", ["stalloc", "first-fit"])
+def test_a_lie_of_what_is_planned_breaks_the_law_that_it_did(name):
+    """Of allocators that are given all requests before the first."""
+    granule = maker_granule(name)
+    lies = {
+        "takes no plan": lambda: {"load_plan": raising(SHORT)},
+        "forgets its plan": lambda: {"load_plan": nothing},
+        "takes half of its plan": lambda: {
+            "load_plan": lambda right, plan: right(replace(plan, lifetimes=plan.lifetimes[::2]))
+        },
+        "serves all": lambda: {"allocate": takes_instead(PlanMismatch, FOREIGN)},
+        "serves it where it foresaw another": lambda: {"allocate": serves_again()},
+        **{lie: LIES[lie] for lie in (
+            "an address that is", "the place of the first", "a granule more", "frees nothing",
+            "refuses what is small", "another snapshot", "a snapshot that counts",
+            "peak_reserved_bytes -1 from call 1", "peak_reserved_bytes +1 from call 1",
+        )},
+    }  # fmt: skip
+    rows = [(lie, *broken_by(lying(name, make), granule)) for lie, make in lies.items()]
+    known.check_rows("liars", f"{name}, planned", rows)
+
+
+def test_memory_that_linux_maps_once_is_one_piece():
+    for name in ("passthrough:chunk=64KiB", "va-paper:chunk=64KiB"):
+        granule = Granule(1 << 16, ranges=False)
+        for what in ("fragments", "drawn 0"):
+            program = PROGRAMS[what](granule)
+            assert run_requests(maker(name), program, "memfd") == len(program.requests)
 
 
 def test_a_lie_to_memory_that_linux_maps_is_noticed_too():

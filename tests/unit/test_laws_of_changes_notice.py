@@ -315,6 +315,21 @@ def test_a_lie_of_a_split_breaks_its_law(law, lie):
     assert numbers_in([caught.value.numbers])[0][1] == "0"
 
 
+def test_laws_of_splits_ask_what_they_asked():
+    """How a law splits its networks, and how often."""
+    rows = []
+    for law in SPLIT_LAWS:
+        asked = []
+
+        def noting(model, *given, seen=asked, **named):
+            seen.append((numbers_in(repr(model).splitlines()), given, sorted(named.items())))
+            return oc.split(model, *given, **named)
+
+        check_split(noting, examples=4, seed=2, laws=(law,))
+        rows.append((law, len(asked), known.digest(asked)))
+    known.check_rows("questions", "splits", rows)
+
+
 def test_each_law_of_splits_meets_a_liar():
     assert list(SPLITS) == list(SPLIT_LAWS)
     with pytest.raises(ConfigError) as caught:
