@@ -20,6 +20,28 @@ from support.known_steps import DUPLEX, MACHINE, budget, step
 from ooctrain.errors import ConfigError, Infeasible
 from ooctrain.execution.planners import get_planner
 from ooctrain.sched.budget import trace_minimum_bytes, trace_peak_bytes
+from ooctrain.sched.planners import (
+    belady,
+    bn_recompute,
+    capuchin,
+    chen,
+    dtr,
+    dynprog,
+    greedy,
+    hmms,
+    keep_all,
+    lms,
+    lru,
+    naive,
+    pofo,
+    prefix,
+    revolve,
+    rotor,
+    superneurons,
+    tflms_hybrid,
+    vdnn,
+    window,
+)
 from ooctrain.sched.planners.bn_recompute import (
     generated_bytes,
     offloadable_share,
@@ -27,6 +49,19 @@ from ooctrain.sched.planners.bn_recompute import (
 )
 from ooctrain.sched.planners.registry import PLANNERS
 from ooctrain.sched.planners.tflms_hybrid import calls_added, times_to_drop_ns
+from ooctrain.sched.planning import (
+    chain_runs,
+    chain_view,
+    decisions,
+    fastest,
+    host_gaps,
+    list_writer,
+    lower,
+    offloadable,
+    residency,
+    swap,
+    unroll,
+)
 from ooctrain.sched.planning.effort import Effort
 from ooctrain.sched.planning.question import Question
 from ooctrain.sched.planning.rematerialise import droppable, rematerialise
@@ -35,6 +70,12 @@ from ooctrain.step.chain import chain
 from ooctrain.step.trace import Trace
 from ooctrain.testing.random_traces import random_machine, random_trace
 
+#: Their mistakes are this file's to notice.
+JUDGED = (
+    belady, bn_recompute, capuchin, chain_runs, chain_view, chen, decisions, dtr, dynprog, fastest,
+    greedy, hmms, host_gaps, keep_all, list_writer, lms, lower, lru, naive, offloadable, pofo,
+    prefix, residency, revolve, rotor, superneurons, swap, tflms_hybrid, unroll, vdnn, window,
+)  # fmt: skip
 #: They search, or run all others, or solve programs with a solver of others.
 LEFT_OUT = {"auto", "combined", "checkmate", "checkmate-lp"}
 SETTINGS = (
