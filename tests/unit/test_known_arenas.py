@@ -38,8 +38,8 @@ from ooctrain.alloc.dry_run import DryMemory
 from ooctrain.alloc.log import AllocationLog, Recorder, foresee, hold_whole
 from ooctrain.alloc.registry import choose_allocator, choose_dry
 from ooctrain.alloc.replay import Spanned, peak_bytes, replay, spanned_dry
-from ooctrain.alloc.static import plannable
-from ooctrain.alloc.wrappers import Checked, Counted, FailAt, Limited, ThreadSafe
+from ooctrain.alloc.static import Forecast, Lifetime, plannable
+from ooctrain.alloc.wrappers import Checked, Counted, FailAt, Limited, Poisoned, ThreadSafe
 from ooctrain.errors import ConfigError, OoctrainError
 from ooctrain.testing.allocator_grounds import make_ground
 from ooctrain.units import Granule
@@ -182,6 +182,26 @@ def test_wrappers_answer_as_they_did(name):
 
 
 @pytest.mark.parametrize("name", ["best-fit", "va:chunk=4KiB"])
+def test_blocks_are_poisoned_where_they_were(name):
+    class Filled:
+        """Memory that is filled."""
+
+        def __init__(self):
+            self.fills: list[tuple[int, int, int]] = []
+
+        def fill(self, address: int, size_bytes: int, value: int) -> None:
+            self.fills.append((address, size_bytes, value))
+
+    rows = []
+    for seed in range(2):
+        filled = Filled()
+        poisoned = Poisoned(choose_dry(name, ARENA).make(DryMemory(ARENA, 4096)), filled)
+        found = row_of_requests(poisoned, seed)
+        rows.append((seed, len(filled.fills), known.digest(filled.fills), known.digest(found)))
+    known.check_rows("answers", f"poisoned {name}", rows)
+
+
+@pytest.mark.parametrize("name", ["best-fit", "va:chunk=4KiB"])
 def test_requests_that_were_recorded_are_served_as_they_were(name):
     rows = []
     for seed in range(3):
@@ -207,6 +227,50 @@ def test_requests_that_were_recorded_are_served_as_they_were(name):
         steps = [request for request in whole if request.op != "step"]
         rows.append([known.digest(foresee(steps, {"b1", "b2"}))])
     known.check_rows("answers", f"recorded of {name}", rows)
+
+
+@pytest.mark.parametrize("name", ["stalloc", "stalloc:order=list", "stalloc:unknown=3", "first-fit",
+                                  "first-fit-by-size"])  # fmt: skip
+def test_plans_are_loaded_and_kept_as_they_were(name):
+    """One plan after the other, each served twice, with something that was not foreseen between."""
+    allocator = choose_dry(name, ARENA).make(DryMemory(ARENA, 4096))
+    planned = plannable(allocator)
+    assert planned is not None
+    rng, rows = random.Random(5), []
+    for _ in range(3):
+        lives = []
+        for number in range(12):
+            begin = rng.randrange(10)
+            size = rng.choice([100, 512, 4000, 9000])
+            lives.append(Lifetime(size, f"b{number}", begin, begin + rng.randint(1, 6)))
+        lives.sort(key=lambda life: life.begin)
+        try:
+            planned.load_plan(Forecast(tuple(lives)))
+        except OoctrainError as error:
+            rows.append(numbers_of(error))
+            continue
+        for _ in range(2):
+            live: list[tuple[int, Block]] = []
+            for life in lives:
+                for end, block in [one for one in live if one[0] <= life.begin]:
+                    allocator.free(block)
+                    live.remove((end, block))
+                for size, tag in ((life.nbytes, life.tag), (700, "unforeseen")):
+                    try:
+                        block = allocator.allocate(size, tag)
+                    except OoctrainError as error:
+                        rows.append(numbers_of(error))
+                    else:
+                        live.append((life.end if tag == life.tag else life.begin, block))
+                        rows.append(astuple(block))
+                allocator.check()
+                rows.append((known.digest(allocator.snapshot()), allocator.stats().reserved_bytes))
+            for _, block in live:
+                allocator.free(block)
+    rows.append((len(allocator.close()), allocator.stats().peak_reserved_bytes))
+    known.check_rows("answers", f"planned {name}", [
+        (len(rows), known.digest(rows), *rows[-1]),
+    ])  # fmt: skip
 
 
 def test_parts_of_memory_without_bytes_are_counted():

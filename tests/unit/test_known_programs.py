@@ -139,11 +139,12 @@ def test_a_bound_says_which_lists_it_covers():
 def test_what_does_not_fit_during_a_call_is_what_it_was(name):
     trace = of_name(name)
     rows = [
-        (share, recompute, known.digest([astuple(p) for p in found]),
+        (budget, recompute, known.digest([astuple(p) for p in found]),
          *(sum(getattr(p, kind) for p in found) for kind in
            ("sent_bytes", "moved_bytes", "fetched_bytes")))
-        for share in (0.0, *SHARES) for recompute in (True, False)
-        for found in [list(pressures(trace, between(trace, share), recompute))]
+        for budget in (1, *(between(trace, share) for share in (0.0, *SHARES)))
+        for recompute in (True, False)
+        for found in [list(pressures(trace, budget, recompute))]
     ]  # fmt: skip
     known.check_rows("programs", f"pressures of {name}", rows)
 

@@ -40,6 +40,7 @@ from ooctrain.testing.check_allocator import (
     broken_laws,
     check_allocator,
     find_broken,
+    find_failure,
     run_requests,
     sweep_refusals,
 )
@@ -122,7 +123,9 @@ STRATEGIES = SimpleNamespace(
 )
 def test_requests_are_drawn_as_they_were(granule, monkeypatch):
     monkeypatch.setattr(allocator_draws, "st", STRATEGIES)
-    rows = []
+    unit = max(granule.size_bytes, 1024)
+    lists = [fragmenting(granule, unit), *histories(granule, unit)]
+    rows: list[known.Row] = [(len(lists), *map(known.digest, (lists[0], lists[1:])))]
     for unit, units in ((4096, 12), (8192, 3)):
         strategy = allocator_draws.programs(granule, unit, units)
         found = [strategy.draw(random.Random(seed)) for seed in range(60)]
@@ -550,6 +553,19 @@ def test_a_lie_of_what_is_planned_breaks_the_law_that_it_did(name):
     }  # fmt: skip
     rows = [(lie, *broken_by(lying(name, make), granule)) for lie, make in lies.items()]
     known.check_rows("liars", f"{name}, planned", rows)
+
+
+@pytest.mark.parametrize(("name", "lies", "law"), [
+    ("first-fit", lambda: {"check": raising(AssertionError("x"))}, "P16"),
+    ("first-fit", lambda: {"check": raising(AssertionError())}, "P16"),
+    ("va:chunk=4KiB", lambda: {"allocate": moved(1 << 22)}, "P5"),
+    ("va:chunk=4KiB", lambda: {"allocate": raising(RuntimeError("x"))}, ""),
+])  # fmt: skip
+def test_an_error_that_is_no_law_s_is_told_as_one(name, lies, law):
+    failure = find_failure(lying(name, lies), 1, 0, ["strict"], shortest=False)
+    assert failure is not None
+    assert failure.law == law
+    assert ("unexpected" in failure.what) == (not law)
 
 
 def test_memory_that_linux_maps_once_is_one_piece():
