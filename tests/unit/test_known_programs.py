@@ -274,7 +274,7 @@ class Solver:
 @pytest.mark.parametrize("name", ["chain", "small 2", "worked", "plain"])
 def test_what_is_made_of_solutions_is_what_it_was(planner, name, monkeypatch):
     trace, rows = of_name(name), []
-    for share in (0.3, 0.6, 1.0):
+    for share in (0.6,) if name == "plain" else (0.3, 0.6, 1.0):
         for ends in (["optimal"] * 9, ["nodes"] * 9, ["infeasible"] * 9, ["time"]):
             if share == 1.0 and len(ends) > 1 and ends[0] != "nodes":
                 continue  # no solver is asked

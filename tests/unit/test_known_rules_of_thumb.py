@@ -86,7 +86,7 @@ SETTINGS = (
     "lms:swapin_ahead=0", "lms:swapin_ahead=3,swapin_groupby=2", "lms:swapin_groupby=9",
     "lru:page_bytes=64", "pofo:slots=20", "pofo:most_states=3", "pofo:most_amounts=1",
     "prefix:steps=3", "rotor:slots=30", "vdnn-all:ratio=0.5",
-    "vdnn-all:ratio=0", "window:size=0.5", "window:size=1.5",
+    "vdnn-all:ratio=0", "window:size=1.5",
     "window:count=occurrence", "window:persistent=device", "window:persistent=host",
 )  # fmt: skip
 SPECS = [name for name in PLANNERS if name not in LEFT_OUT] + list(SETTINGS)
@@ -172,8 +172,13 @@ def answered(spec: str, questions: Iterable[Question]) -> known.Row:
 
 @pytest.mark.parametrize("spec", SPECS)
 def test_a_rule_of_thumb_answers_as_it_did(spec):
-    asked = {name: [question(name, which) for which in range(len(ASKED))] for name in STEPS}
-    known.check_rows("thumb", spec, [(name, *answered(spec, asked[name])) for name in STEPS])
+    few = spec in SETTINGS  # a setting changes one thing; each rule is asked all by its defaults
+    steps = list(STEPS)[:: 2 if few else 1]
+    asked = {
+        name: [question(name, which) for which in range(0, len(ASKED), 2 if few else 1)]
+        for name in steps
+    }
+    known.check_rows("thumb", spec, [(name, *answered(spec, asked[name])) for name in steps])
 
 
 @pytest.mark.parametrize("spec", OF_NETWORKS)
