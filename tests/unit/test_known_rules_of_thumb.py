@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterable
+from contextlib import nullcontext
 from dataclasses import replace
 
 import pytest
@@ -64,6 +65,8 @@ from ooctrain.sched.planning import (
     unroll,
 )
 from ooctrain.sched.planning.effort import Effort
+from ooctrain.sched.planning.offloadable import check_ratio, offloadable_storages, take
+from ooctrain.sched.planning.parameters import check_true_or_false, check_whole_numbers
 from ooctrain.sched.planning.question import Question
 from ooctrain.sched.planning.rematerialise import droppable, rematerialise
 from ooctrain.sched.schedule import BYTES, Granule
@@ -88,6 +91,8 @@ SETTINGS = (
     "prefix:steps=3", "rotor:slots=30", "vdnn-all:ratio=0.5",
     "vdnn-all:ratio=0", "window:size=1.5",
     "window:count=occurrence", "window:persistent=device", "window:persistent=host",
+    "window-cyclic:resident=false", "window-cyclic:across=false", "window-cyclic:tuned=false",
+    "window-cyclic:ordered=false",
 )  # fmt: skip
 SPECS = [name for name in PLANNERS if name not in LEFT_OUT] + list(SETTINGS)
 
@@ -213,3 +218,58 @@ def test_what_rules_look_at_is_what_it_was(name):
         rows.append((len(dropped), known.digest(again), added_ns, made, carried))
     norms = outputs_of_norms(trace) if name in ("plain", "blocks", "everything") else ()
     known.check_rows("looked", name, [*rows, [known.digest(norms)]])
+
+
+#: What a setting may be given.
+VALUES = (
+    -1, 0, 1, 2, 3, 10**9, -0.5, 0.0, 0.5, 1.0, 1.5, float("inf"), float("nan"), True, False, None,
+    "", "auto", "all", "2+4", "x", (1, 2), "paper", "code", "unique", "occurrence", "device",
+    "host", "up", "down", "belady", "hmms",
+)  # fmt: skip
+
+
+SET = [
+    name for name, planner in PLANNERS.items()
+    if hasattr(planner, "__dataclass_fields__") and name != "combined"
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("name", SET)
+def test_settings_are_taken_and_refused_as_they_were(name):
+    factory, rows = PLANNERS[name], []
+    for setting in factory.__dataclass_fields__:
+        taken = []
+        for value in VALUES:
+            try:
+                factory(**{setting: value})
+            except ConfigError as error:
+                taken.append(error.code)
+            except TypeError as error:
+                taken.append(type(error).__name__)
+            else:
+                taken.append("taken")
+        rows.append((setting, taken.count("taken"), known.digest(taken)))
+    known.check_rows("settings", name, rows)
+
+
+def test_what_is_checked_of_settings_has_borders():
+    ratios = (0, True), (1, True), (-0.01, False), (1.01, False), ("1", False), (-1, False)
+    for ratio, fine in ratios:
+        with nullcontext() if fine else pytest.raises(ConfigError):
+            check_ratio("x", ratio)
+    for number, least, fine in ((1, 1, True), (0, 1, False), (0, 0, True), (-1, 0, False),
+                                (1.0, 1, False), (True, 1, False), ("1", 1, False)):  # fmt: skip
+        with nullcontext() if fine else pytest.raises(ConfigError):
+            check_whole_numbers("x", {"a": 5, "b": number}, least)
+    for value, fine in ((True, True), (False, True), (1, False), (None, False)):
+        with nullcontext() if fine else pytest.raises(ConfigError):
+            check_true_or_false("x", {"a": True, "b": value})
+
+
+def test_a_share_of_what_may_leave_is_taken():
+    trace = STEPS["chain 0"][0]
+    offered = list(offloadable_storages(trace))
+    rows = [
+        (share, known.digest(list(take(offered, share)))) for share in (0.0, 0.2, 0.5, 0.8, 1.0)
+    ]
+    known.check_rows("settings", "taken", [(len(offered), known.digest(offered)), *rows])
