@@ -10,6 +10,7 @@ is made of them is known. `cuda/test_emulator.py` runs the compiled ones.
 from __future__ import annotations
 
 import ast
+import math
 import random
 from types import SimpleNamespace
 
@@ -19,7 +20,15 @@ from support import known
 
 from ooctrain.errors import ConfigError
 from ooctrain.layers.kernels.cuda import every_kernel
-from ooctrain.layers.kernels.cuda.runtime.shim import Kernel, cuda, device, float32, int32, kernel
+from ooctrain.layers.kernels.cuda.runtime.shim import (
+    Kernel,
+    cuda,
+    device,
+    float32,
+    int32,
+    kernel,
+    uint32,
+)
 from ooctrain.testing import emulator_block as block
 from ooctrain.testing.emulator import (
     BARRIER,
@@ -511,6 +520,29 @@ def partners(out, value, distance):
     out[cuda.threadIdx.x] += lane
 
 
+ZERO, SIZES, HALF, COUNT = np.float32(0), (3, 4), 0.5, 7
+
+
+def scaled_by(factor):
+    """A device function with a number of its own."""
+
+    @device
+    def scaled(value):
+        return value * factor
+
+    return scaled
+
+
+double, triple = scaled_by(2), scaled_by(3)
+
+
+@kernel("void(f4[::1])", threads=64)
+def of_every_global(out):
+    i = uint32(cuda.grid(1))
+    out[i] = max(ZERO, float32(math.sqrt(HALF))) + SIZES[0] + COUNT
+    out[i + 1] = double(out[i]) + triple(out[i]) + double(1)
+
+
 @kernel("void(i4[::1])", threads=64)
 def of_every_kind(out):
     lane = int32(cuda.laneid)
@@ -604,9 +636,9 @@ FEW = ("conv_tf32.", "sums.", "columns.", "dropout.")
 def test_the_texts_of_kernels_are_what_they_were():
     rows = []
     chosen = [k for k in every_kernel.every_kernel() if k.name.startswith(FEW)]
-    for made in (of_every_kind, *chosen):
+    for made in (of_every_kind, of_every_global, *chosen):
         found = translate(made)
-        lines = found.text.count("\n") if made is of_every_kind else ""
+        lines = found.text.count("\n") if made not in chosen else ""
         rows.append((made.name, found.waits, len(found.shared), lines,
                      known.digest((found.shared, tree(ast.parse(found.text))))))  # fmt: skip
     known.check_rows("emulated", "texts", rows)
