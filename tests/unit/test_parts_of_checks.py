@@ -19,6 +19,7 @@ from support.known_steps import row_of
 from ooctrain import functional as F
 from ooctrain import nn
 from ooctrain.devices.cuda.device_array import DeviceArray
+from ooctrain.engine.own_op import Op as OwnOp
 from ooctrain.layers.arithmetic import Arithmetic
 from ooctrain.layers.reduction import Sum
 from ooctrain.step.op import Op, Spec
@@ -224,6 +225,37 @@ def test_a_function_is_recorded_with_its_gradients_as_it_was():
 def test_an_operation_is_checked_as_a_whole():
     check_op(Arithmetic("multiply"), ONES * 1.5, ONES * 0.5)
     check_op(Sum((0, 1), 0.5), np.linspace(1, 2, 12).reshape(2, 6))
+
+
+class Wrong(OwnOp):
+    """Its gradient is twice what it should be."""
+
+    def shape(self, x):
+        return x
+
+    def forward(self, x):
+        return x * x
+
+    def backward(self, dy, x):
+        return 4 * dy * x
+
+
+def test_gradients_are_checked_where_that_is_asked_for():
+    x = np.linspace(1, 2, 6, dtype=np.float32)
+    check_op(Wrong(), x, gradient=False)
+    with pytest.raises(AssertionError, match="gradient of input 0"):
+        check_op(Wrong(), x)
+    check_op(NoVjp(), x)
+
+
+class NoVjp(OwnOp):
+    """It has no gradient."""
+
+    def shape(self, x):
+        return x
+
+    def forward(self, x):
+        return x + 1
 
 
 # How far a tiled result may be off
