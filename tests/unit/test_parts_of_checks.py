@@ -246,6 +246,8 @@ def test_gradients_are_checked_where_that_is_asked_for():
     with pytest.raises(AssertionError, match="gradient of input 0"):
         check_op(Wrong(), x)
     check_op(NoVjp(), x)
+    with pytest.raises(AssertionError, match="infer says"):
+        check_op(OtherShape(), x)
 
 
 class NoVjp(OwnOp):
@@ -256,6 +258,13 @@ class NoVjp(OwnOp):
 
     def forward(self, x):
         return x + 1
+
+
+class OtherShape(NoVjp):
+    """It says that its output is longer than it is."""
+
+    def shape(self, x):
+        return (x[0] + 1,)
 
 
 # How far a tiled result may be off
