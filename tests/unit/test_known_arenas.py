@@ -35,7 +35,7 @@ from ooctrain.alloc import (
 from ooctrain.alloc.arena_map import arena_text
 from ooctrain.alloc.base import Block
 from ooctrain.alloc.dry_run import DryMemory
-from ooctrain.alloc.log import AllocationLog, Recorder, foresee, hold_whole
+from ooctrain.alloc.log import AllocationLog, Recorder, Request, foresee, hold_whole
 from ooctrain.alloc.registry import choose_allocator, choose_dry
 from ooctrain.alloc.replay import Spanned, peak_bytes, replay, spanned_dry
 from ooctrain.alloc.static import Forecast, Lifetime, plannable
@@ -291,6 +291,12 @@ def test_parts_of_memory_without_bytes_are_counted():
     for call in (allocator.map_range, allocator.unmap_range):
         with pytest.raises(OoctrainError):
             call(block, 0, 4096)
+
+
+def test_parts_of_blocks_are_not_foreseen():
+    with pytest.raises(ConfigError) as caught:
+        foresee([Request("reserve", 0, 100, tag="a"), Request("map", 0, lo=0, hi=50)])
+    assert caught.value.code == "OOC-108"
 
 
 def test_what_is_chosen_has_a_name():

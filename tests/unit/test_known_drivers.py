@@ -9,6 +9,7 @@ refusal and what is held afterwards is known. Addresses are told as places withi
 
 from __future__ import annotations
 
+import os
 import random
 from collections import Counter
 
@@ -16,7 +17,7 @@ import numpy as np
 import pytest
 from support import known
 
-from ooctrain.devices.cpu.host_vm import PAGE_BYTES, why_no_virtual_memory
+from ooctrain.devices.cpu.host_vm import PAGE_BYTES, HostCalls, why_no_virtual_memory
 from ooctrain.devices.raw_bytes import bytes_at
 from ooctrain.errors import DriverError
 from ooctrain.testing.fake_driver import FakeDriver, Violation
@@ -266,6 +267,25 @@ def test_this_machines_memory_answers_as_it_did(seed):
         with pytest.raises(DriverError) as caught:
             getattr(driver, call)(*[PAGE_BYTES] * (call != "make_current"))
         assert caught.value.call == call
+
+
+@pytest.mark.skipif(bool(why_no_virtual_memory()), reason="Linux maps no memory here")
+def test_a_file_that_gets_no_memory_is_closed():
+    class Refusing(HostCalls):
+        """No memory is left."""
+
+        def make_file(self, size_bytes: int) -> int:
+            self.file = super().make_file(size_bytes)
+            return self.file
+
+        def allocate(self, file: int, size_bytes: int) -> None:
+            raise DriverError("no memory", call="allocate")
+
+    calls = Refusing()
+    with pytest.raises(DriverError):
+        HostDriver(PAGE_BYTES, calls)
+    with pytest.raises(OSError, match="file descriptor"):
+        os.fstat(calls.file)
 
 
 def test_memory_in_one_piece_is_not_unmapped():

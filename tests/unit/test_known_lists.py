@@ -386,6 +386,24 @@ def test_a_plan_file_is_read_and_refused_as_it_was(seed):
     known.check_rows("lists", f"files {seed}", [(len(rows), refused, known.digest(rows))])
 
 
+@pytest.mark.parametrize(("place", "value"), [
+    (("schedule", "instructions"), ["run", 0, [0, 99]]),
+    (("schedule", "instructions"), ["run", 99, None]),
+    (("schedule", "instructions"), ["in", 99, 0, 1]), (("schedule", "start_host"), [99, 0, 1]),
+    (("schedule", "start_device"), [99, 0, 1]), (("schedule", "start_device"), [0, 0, 10**9]),
+])  # fmt: skip
+def test_a_file_that_names_what_the_step_has_not_is_refused_at_its_place(place, value):
+    plan = planned(1)
+    data = json.loads(json.dumps(plan.to_json()))
+    rows = data[place[0]][place[1]]
+    number = len(rows)
+    rows.append(value)
+    with pytest.raises(ConfigError) as caught:
+        Plan.from_json(data, plan.trace, "a file")
+    assert caught.value.code == "OOC-104"
+    assert f"[{number}][" in f"{caught.value.where} {caught.value.what} {caught.value.numbers}"
+
+
 # What planners look at
 
 

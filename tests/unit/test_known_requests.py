@@ -559,6 +559,7 @@ def test_a_lie_of_what_is_planned_breaks_the_law_that_it_did(name):
     ("first-fit", lambda: {"check": raising(AssertionError("x"))}, "P16"),
     ("first-fit", lambda: {"check": raising(AssertionError())}, "P16"),
     ("va:chunk=4KiB", lambda: {"allocate": moved(1 << 22)}, "P5"),
+    ("passthrough:chunk=4KiB", lambda: {"free": lambda right, block, after=(): right(block)}, "P5"),
     ("va:chunk=4KiB", lambda: {"allocate": raising(RuntimeError("x"))}, ""),
 ])  # fmt: skip
 def test_an_error_that_is_no_law_s_is_told_as_one(name, lies, law):

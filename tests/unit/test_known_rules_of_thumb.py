@@ -266,6 +266,18 @@ def test_what_is_checked_of_settings_has_borders():
             check_true_or_false("x", {"a": True, "b": value})
 
 
+def test_a_search_that_has_no_time_says_so_and_numbers_may_be_a_tuple():
+    asked = question("chain 0", 2)
+    whole = get_planner("lms-grid").plan(asked)
+    assert "cut_short" not in whole.notes
+    hurried = get_planner("lms-grid").plan(replace(asked, effort=Effort.within(0.0)))
+    assert hurried.notes["cut_short"] is True
+    assert hurried.makespan_us >= whole.makespan_us
+    asked = Question(step("blocks"), budget("blocks", 0.8), MACHINE, BYTES)
+    plans = [tflms_hybrid.TflmsHybrid(ids).plan(asked) for ids in ((2, 4), "2+4")]
+    assert plans[0].schedule == plans[1].schedule
+
+
 def test_a_share_of_what_may_leave_is_taken():
     trace = STEPS["chain 0"][0]
     offered = list(offloadable_storages(trace))

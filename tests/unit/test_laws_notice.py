@@ -8,8 +8,10 @@ The planted bugs of `../zoo/` are mistakes of planners and splits; these are lie
 from __future__ import annotations
 
 import random
+from contextlib import nullcontext
 from dataclasses import replace
 
+import numpy as np
 import pytest
 from support.known_numbers import numbers_in
 
@@ -19,10 +21,12 @@ from ooctrain.sched.bounds.closed import lower_bound
 from ooctrain.sched.planning.question import Question
 from ooctrain.sched.schedule import BYTES, Free, Plan, SwapIn
 from ooctrain.step.machine import Machine
+from ooctrain.testing.byte_list import LawBroken
 from ooctrain.testing.check_planner import PlannerFailure, check_planner, random_case
 from ooctrain.testing.planner_cases import Breach, Case, budgets_to_try, least_bytes
 from ooctrain.testing.planner_laws import LAWS, STEPS
 from ooctrain.testing.random_traces import random_trace
+from ooctrain.testing.run_list import HashOp
 
 MACHINE = Machine("liars", 10, 50, 7, link_in_bytes_per_us=3, latency_us=0.5)
 CASE = Case(
@@ -340,6 +344,23 @@ def test_a_lie_is_noticed_and_its_numbers_are_shown(law, lie):
 @pytest.mark.parametrize("law", LAWS)
 def test_the_right_one_passes(law):
     assert breach_of(law, Lying(lambda question, count, right: right())) is None
+
+
+def test_what_is_never_refused_needs_nothing():
+    generous = Lying(
+        lambda question, count, right: RIGHT.plan(replace(question, budget_bytes=10**6))
+    )
+    assert least_bytes(generous, CASE) == 0
+    assert budgets_to_try(generous, CASE)[0] == 0
+
+
+@pytest.mark.parametrize("spoils", [True, False])
+def test_a_workspace_that_is_written_by_others_is_noticed(spoils):
+    workspace = np.zeros(8, np.uint8)
+    outs = [workspace[2:5] if spoils else np.zeros(3, np.uint8)]
+    with pytest.raises(LawBroken) if spoils else nullcontext():
+        HashOp("f").cpu(None, [np.arange(3, dtype=np.uint8)], outs, workspace, {})
+    assert len(set(workspace[:2])) == 1
 
 
 def test_what_breaks_a_law_is_reported_on_a_smaller_step():

@@ -213,6 +213,13 @@ class Made(nn.Module):
         return self.inner.named_buffers(*args, **kwargs)
 
 
+class Renamed(Made):
+    """Its parameters have other names."""
+
+    def state_dict(self, *args, **kwargs):
+        return {f"more.{name}": value for name, value in super().state_dict().items()}
+
+
 def whole(model, depth, grid, stochastic=False, *, omega=0.0, seed=0):
     """Splits nothing, and takes everything."""
     return Made(model)
@@ -276,6 +283,7 @@ SPLITS = {
     "kernel is stride": {"twice as much": changed(lambda y, training: y * 2.0)},
     "statistics are of parts": {"not split": whole},
     "evaluation is whole": {
+        "other names": lambda *args, **kwargs: Renamed(oc.split(*args, **kwargs)),
         "twice as much": changed(lambda y, training: y if training else y * 2.0),
     },
     "one patch is the model": {
