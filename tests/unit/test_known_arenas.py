@@ -33,12 +33,12 @@ from ooctrain.alloc import (
     virtual,
 )
 from ooctrain.alloc.arena_map import arena_text
-from ooctrain.alloc.base import Block
+from ooctrain.alloc.base import Block, innermost
 from ooctrain.alloc.dry_run import DryMemory
 from ooctrain.alloc.log import AllocationLog, Recorder, Request, foresee, hold_whole
 from ooctrain.alloc.registry import choose_allocator, choose_dry
 from ooctrain.alloc.replay import Spanned, peak_bytes, replay, spanned_dry
-from ooctrain.alloc.static import Forecast, Lifetime, plannable
+from ooctrain.alloc.static import Forecast, Lifetime, Plannable
 from ooctrain.alloc.wrappers import Checked, Counted, FailAt, Limited, Poisoned, ThreadSafe
 from ooctrain.errors import ConfigError, OoctrainError
 from ooctrain.testing.allocator_grounds import make_ground
@@ -234,8 +234,8 @@ def test_requests_that_were_recorded_are_served_as_they_were(name):
 def test_plans_are_loaded_and_kept_as_they_were(name):
     """One plan after the other, each served twice, with something that was not foreseen between."""
     allocator = choose_dry(name, ARENA).make(DryMemory(ARENA, 4096))
-    planned = plannable(allocator)
-    assert planned is not None
+    planned = innermost(allocator)
+    assert isinstance(planned, Plannable)
     rng, rows = random.Random(5), []
     for _ in range(3):
         lives = []
@@ -311,8 +311,9 @@ def test_what_is_chosen_has_a_name():
         with pytest.raises(ConfigError) as caught:
             choose_allocator(wrong, ARENA)
         assert said in caught.value.what
-    assert plannable(choose_dry("stalloc", ARENA).make(DryMemory(ARENA))) is not None
-    assert plannable(spanned_dry("buddy", ARENA)) is None
+    planned = choose_dry("stalloc", ARENA).make(DryMemory(ARENA))
+    assert isinstance(innermost(planned), Plannable)
+    assert not isinstance(innermost(spanned_dry("buddy", ARENA)), Plannable)
     fallback = choose_allocator("va:chunk=4KiB", ARENA, probe=lambda: "none here")
     assert fallback.name == "best-fit"
     assert not fallback.maps

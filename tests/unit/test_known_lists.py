@@ -47,7 +47,6 @@ from ooctrain.sched.planning.decisions import (
 )
 from ooctrain.sched.planning.host_gaps import (
     has_host_space,
-    host_left_bytes,
     is_host_tight,
     is_short_of_host,
     without_host,
@@ -63,7 +62,7 @@ from ooctrain.sched.planning.rematerialise import (
     segments,
 )
 from ooctrain.sched.planning.residency import Liveness, alive_bytes, always_resident
-from ooctrain.sched.planning.swap import in_pieces, piece_bytes, swap_gaps, worth_its_latency_bytes
+from ooctrain.sched.planning.swap import piece_bytes, swap_gaps
 from ooctrain.sched.schedule import (
     BYTES,
     End,
@@ -429,15 +428,15 @@ def test_what_planners_look_at_is_what_it_was(seed):
          known.digest(read_off(step, rematerialise(step, some)))),
     ]  # fmt: skip
     for least in (64, 1000):
-        cutted = [piece for gap in swap_gaps(step) for piece in in_pieces(gap, least, granule)]
+        cutted = [piece for gap in swap_gaps(step) for piece in gap.in_pieces(least, granule)]
         rows.append((least, len(cutted), known.digest(cutted)))
-    rows.append((piece_bytes(10**6, machine), worth_its_latency_bytes(machine)))
+    rows.append((piece_bytes(10**6, machine), machine.worth_its_latency_bytes))
     bounds = sorted({rng.randrange(90) for _ in range(6)})
     ranges = list(zip(bounds[::2], bounds[1::2], strict=False))
     rows.append((known.digest(list(complement(ranges, 90))), *map(str, ranges)))
     for host in (0, input_bytes(step) - 1, input_bytes(step), input_bytes(step) + 1, 10**6, None):
         with_host = replace(question, host_budget_bytes=host)
-        rows.append((host, host_left_bytes(with_host), is_short_of_host(with_host),
+        rows.append((host, with_host.host_left_bytes, is_short_of_host(with_host),
                      has_host_space(with_host), is_host_tight(with_host),
                      without_host(with_host).host_budget_bytes))  # fmt: skip
     known.check_rows("lists", f"looked at {seed}", rows)

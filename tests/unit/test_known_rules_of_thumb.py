@@ -66,7 +66,7 @@ from ooctrain.sched.planning import (
 )
 from ooctrain.sched.planning.effort import Effort
 from ooctrain.sched.planning.offloadable import check_ratio, offloadable_storages, take
-from ooctrain.sched.planning.parameters import check_true_or_false, check_whole_numbers
+from ooctrain.sched.planning.planner import check_true_or_false, check_whole_numbers
 from ooctrain.sched.planning.question import Question
 from ooctrain.sched.planning.rematerialise import droppable, rematerialise
 from ooctrain.sched.schedule import BYTES, Granule

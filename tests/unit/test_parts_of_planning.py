@@ -22,14 +22,17 @@ from ooctrain.execution.planners import get_planner
 from ooctrain.sched.budget import trace_peak_bytes
 from ooctrain.sched.planning import effort as efforts
 from ooctrain.sched.planning.decisions import Gap
-from ooctrain.sched.planning.effort import Deadline, Effort, check_evaluations, collecting_rarely
+from ooctrain.sched.planning.effort import Deadline, Effort
 from ooctrain.sched.planning.fastest import busiest_stream_us, fastest, fastest_of, least_us
 from ooctrain.sched.planning.host_gaps import HostGaps, HostMargin
 from ooctrain.sched.planning.planner import (
+    RARELY,
     as_plan,
     ask,
+    check_evaluations,
     check_host,
     checked_refusal,
+    collecting_rarely,
     infeasible,
     least_of,
     least_refusal,
@@ -195,7 +198,7 @@ def test_evaluations_are_a_number(number, fine):
 def test_the_collector_waits_meanwhile_and_is_as_it_was():
     first = gc.get_threshold()
     try:
-        rarely = efforts.RARELY
+        rarely = RARELY
         for threshold, within in (
             (700, rarely), (0, 0), (rarely, rarely), (rarely - 1, rarely), (10**6, 10**6),
         ):  # fmt: skip
