@@ -557,6 +557,19 @@ def test_a_lie_of_what_is_planned_breaks_the_law_that_it_did(name):
     known.check_rows("liars", f"{name}, planned", rows)
 
 
+def test_a_plan_that_does_not_fit_changes_nothing():
+    coming = [ask for _ in range(30) for ask in (Ask("allocate", 3 * PAGE), Ask("free", 0))]
+    program = DrawnProgram(tuple(coming))
+    fine = lying("first-fit", lambda: {"load_plan": raising(SHORT)})
+    assert run_requests(fine, program) == 60
+    make = lying(
+        "first-fit", lambda: {"load_plan": raising(SHORT), "snapshot": in_snapshot(counted())}
+    )
+    with pytest.raises(Broken) as broken:
+        run_requests(make, program)
+    assert broken.value.law == "P8"
+
+
 @pytest.mark.parametrize(("name", "lies", "law"), [
     ("first-fit", lambda: {"check": raising(AssertionError("x"))}, "P16"),
     ("first-fit", lambda: {"check": raising(AssertionError())}, "P16"),
