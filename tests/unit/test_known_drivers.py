@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import os
 import random
+import time
 from collections import Counter
 
 import numpy as np
@@ -286,6 +287,22 @@ def test_a_file_that_gets_no_memory_is_closed():
         HostDriver(PAGE_BYTES, calls)
     with pytest.raises(OSError, match="file descriptor"):
         os.fstat(calls.file)
+
+
+@pytest.mark.skipif(bool(why_no_virtual_memory()), reason="Linux maps no memory here")
+def test_the_time_between_two_events_is_that_of_the_clock():
+    driver = HostDriver(PAGE_BYTES)
+    stream, first, last = driver.create_stream(), driver.create_event(), driver.create_event()
+    before = time.perf_counter_ns()
+    driver.record_event(first, stream)
+    begun = time.perf_counter_ns()
+    time.sleep(0.03)
+    ending = time.perf_counter_ns()
+    driver.record_event(last, stream)
+    after = time.perf_counter_ns()
+    found_us = driver.elapsed_us(first, last)
+    driver.close()
+    assert (ending - begun) / 1000 <= found_us <= (after - before) / 1000
 
 
 def test_memory_in_one_piece_is_not_unmapped():

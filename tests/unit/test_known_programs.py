@@ -327,7 +327,7 @@ def tiny(seed: int) -> Trace:
     return builder.build()
 
 
-@pytest.mark.parametrize("seed", [1, 2, 4, 5, 6, 7])
+@pytest.mark.parametrize("seed", [1, 2, 5, 7])
 def test_tiny_steps_have_the_optima_that_they_had(seed):
     trace, rows = tiny(seed), []
     least = trace_minimum_bytes(trace)
