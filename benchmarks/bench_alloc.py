@@ -23,12 +23,13 @@ import numpy as np
 import ooctrain as oc
 from benchmarks.common import machine_facts, table, threads_here, verdict
 from ooctrain.alloc import AllocationLog, Request
+from ooctrain.alloc.base import innermost
 from ooctrain.alloc.best_fit import BestFit
 from ooctrain.alloc.dry_run import DryMemory
 from ooctrain.alloc.log import foresee, hold_whole
 from ooctrain.alloc.registry import choose_dry
 from ooctrain.alloc.replay import peak_bytes, serve
-from ooctrain.alloc.static import plannable
+from ooctrain.alloc.static import Plannable
 from ooctrain.alloc.va_paper import PaperVirtualAddressing
 from ooctrain.alloc.virtual import VirtualAddressing
 from ooctrain.alloc.wrappers import Counted
@@ -112,8 +113,8 @@ def replay_rates(log: AllocationLog, names: Sequence[str], rounds: int) -> list[
 
         def run() -> None:
             allocator = choice.make(DryMemory(arena))
-            planned = plannable(allocator)
-            if planned is not None:
+            planned = innermost(allocator)
+            if isinstance(planned, Plannable):
                 planned.load_plan(foresee(requests, log.parameters))
             serve(requests, allocator)
 

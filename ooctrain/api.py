@@ -29,8 +29,8 @@ from ooctrain.sched import verify as laws
 from ooctrain.sched.bounds import closed as bounds
 from ooctrain.sched.budget import resolve_budget, trace_minimum_bytes
 from ooctrain.sched.plan_schema import rows_of_file
-from ooctrain.sched.planning.effort import EVALUATIONS, collecting_rarely
-from ooctrain.sched.planning.planner import Planner
+from ooctrain.sched.planning.effort import EVALUATIONS
+from ooctrain.sched.planning.planner import Planner, collecting_rarely
 from ooctrain.sched.schedule import BYTES, Granule, LowerBound, Plan, Schedule
 from ooctrain.sched.simulate import simulate as simulated
 from ooctrain.sched.timeline import Timeline

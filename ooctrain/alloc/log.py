@@ -17,9 +17,8 @@ from typing import Any, Literal, TypeVar
 
 import msgspec
 
-from ooctrain.alloc.base import Allocator, Block, Event
+from ooctrain.alloc.base import Allocator, Block, Event, Wrapper
 from ooctrain.alloc.static import Forecast, Lifetime
-from ooctrain.alloc.wrapper import Wrapper
 from ooctrain.errors import ConfigError, OutOfDeviceMemory, reason
 from ooctrain.step.schema import Misfit, fitted, parse_json
 from ooctrain.step.user_values import as_path

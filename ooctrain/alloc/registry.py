@@ -140,7 +140,8 @@ def _called(
     factory, options = _located(named)
     options = {**_defaults(factory, budget_bytes, page_bytes), **options}
     memory = DryMemory(budget_bytes, page_bytes, max_mapped_chunks())
-    check_call(factory, (memory,), options, _title(named), "allocator")
+    if named not in _KNOWN:
+        check_call(factory, (memory,), options, _title(named), "allocator")
     return factory, options, memory
 
 
@@ -173,6 +174,8 @@ def _title(named: str | Factory) -> str:
 def _located(named: str | Factory) -> tuple[Factory, Mapping[str, Any]]:
     if not isinstance(named, str):
         return named, {}
+    if named in _KNOWN:
+        return _KNOWN[named], {}
     spec = parse_spec(named)
     known: dict[str, Factory] = {**_KNOWN, **dict.fromkeys(_LATE, BestFit)}
     if spec.name in _LATE and not spec.file:

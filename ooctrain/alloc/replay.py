@@ -18,12 +18,11 @@ from pathlib import Path
 from typing import Any
 
 from ooctrain.alloc.arena_map import pieces_of
-from ooctrain.alloc.base import Allocator, Block, Event, RangedAllocator, Stats
+from ooctrain.alloc.base import Allocator, Block, Event, RangedAllocator, Stats, Wrapper, innermost
 from ooctrain.alloc.dry_run import DryMemory
 from ooctrain.alloc.log import AllocationLog, Request, foresee, hold_whole
 from ooctrain.alloc.registry import choose_dry
-from ooctrain.alloc.static import plannable
-from ooctrain.alloc.wrapper import Wrapper
+from ooctrain.alloc.static import Plannable
 from ooctrain.errors import ConfigError, OutOfDeviceMemory
 from ooctrain.units import BYTES, Granule, format_bytes, parse_bytes
 
@@ -221,8 +220,8 @@ def _replay(log: AllocationLog, allocator: Spanned, name: str) -> Replayed:
     asked = hold_whole(requests) if whole else requests
     watch, failure = _Watch(asked, allocator), None
     try:
-        planned = plannable(allocator.inner)
-        if planned is not None:
+        planned = innermost(allocator)
+        if isinstance(planned, Plannable):
             planned.load_plan(foresee(asked, log.parameters))
         serve(asked, allocator, watch.at)
     except OutOfDeviceMemory as error:

@@ -20,11 +20,10 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 from types import ModuleType
-from typing import Any, Literal, Protocol, runtime_checkable
+from typing import Literal, Protocol, runtime_checkable
 
 import numpy as np
 
-from ooctrain.alloc.base import Allocator
 from ooctrain.errors import ConfigError
 from ooctrain.units import MAX_BYTES, Granule
 
@@ -285,11 +284,3 @@ class Plannable(Protocol):
 
     def load_plan(self, forecast: Forecast) -> None:
         """Fixes every offset; afterwards requests must come as foreseen."""
-
-
-def plannable(allocator: Allocator) -> Plannable | None:
-    """The allocator itself or, under wrappers, the one inside, if it wants a forecast."""
-    inner: Any = allocator
-    while hasattr(inner, "inner"):
-        inner = inner.inner
-    return inner if isinstance(inner, Plannable) else None

@@ -20,9 +20,8 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import Protocol
 
-from ooctrain.alloc.base import Allocator, Block, Event, Stats, size_of
+from ooctrain.alloc.base import Allocator, Block, Event, Stats, Wrapper, size_of
 from ooctrain.alloc.log import Recorder as Logged
-from ooctrain.alloc.wrapper import Wrapper
 from ooctrain.errors import ConfigError, OutOfDeviceMemory, PlanMismatch
 from ooctrain.units import format_bytes
 

@@ -53,6 +53,9 @@ class Holder(Protocol):
     def write(self, array: np.ndarray) -> bool:
         """Replaces the value; False: it does not keep it any more."""
 
+    def leave(self) -> None:
+        """Brings all that it keeps to the host, one value at a time."""
+
 
 class Stored(TensorLike, Protocol):
     """A tensor as this runner sees it: something with a value."""
@@ -251,7 +254,9 @@ def write_all(values: Iterable[Written], then: Callable[[], object] = _nothing) 
     """Writes several values: all of them or, where something is raised, none. An interrupt comes
     before it or after it.
 
-    What may fail comes first and is taken back. So no copy is made of what is only overwritten.
+    Holders bring their values to the host first, where a write cannot fail: a copy of each value to
+    be taken back, beside a whole device, is memory that no budget has counted. What may fail still,
+    since a holder has fetched it again, comes first and is taken back.
 
     Args:
         values: each is requested when its turn comes, so that one of a file takes its memory alone.
@@ -266,6 +271,9 @@ def write_all(values: Iterable[Written], then: Callable[[], object] = _nothing) 
 
 def _write_all(values: list[Written], then: Callable[[], object], line: str) -> None:
     undoing: list[Callable[[], object]] = []
+    for storage, _ in values:
+        if (holder := storage.holder) is not None:
+            holder.leave()
     try:
         for storage, value in sorted(values, key=lambda pair: -pair[0].may_fail):
             array = value()

@@ -22,8 +22,12 @@ from ooctrain.rewrite.narrow import narrower
 from ooctrain.rewrite.pin_small import pinning_for, pinning_lasting
 from ooctrain.sched.bounds.closed import lower_bound
 from ooctrain.sched.budget import resolve_budget, trace_minimum_bytes, with_region
-from ooctrain.sched.planning.effort import collecting_rarely
-from ooctrain.sched.planning.planner import Planner, call_need_bytes, plan_excluding
+from ooctrain.sched.planning.planner import (
+    Planner,
+    call_need_bytes,
+    collecting_rarely,
+    plan_excluding,
+)
 from ooctrain.sched.planning.question import Question
 from ooctrain.sched.schedule import BYTES, Plan
 from ooctrain.sched.verify import verify
@@ -50,8 +54,9 @@ class RewrittenStep:
     remarks: tuple[str, ...] = ()
 
     def pinned_for(self, granule: Granule) -> RewrittenStep:
-        """The step with what is small for such an allocator in a region."""
-        return self._pinned(pinning_for(self.trace, granule), granule)
+        """The step with what is small for such an allocator in a region; to the byte nothing is."""
+        names = pinning_for(self.trace, granule) if granule.size_bytes > 1 else ()
+        return self._pinned(names, granule)
 
     def with_lasting_pinned(self, room_bytes: int, granule: Granule) -> RewrittenStep:
         """The step with as many lasting variables in the region as `room_bytes` hold."""

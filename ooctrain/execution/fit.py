@@ -46,7 +46,7 @@ from ooctrain.errors import (
 from ooctrain.execution.compose import RewrittenStep, plan_step, rewritten
 from ooctrain.execution.placement import maps_dearly, reserved_peak, with_mapping
 from ooctrain.execution.planners import LeanBands, as_planner, quick_planner, without_bands
-from ooctrain.execution.prepared_step import PreparedStep, chooser
+from ooctrain.execution.prepared_step import PreparedStep
 from ooctrain.execution.promise import (
     OWN_STEP_BYTES,
     OwnShare,
@@ -62,9 +62,9 @@ from ooctrain.sched.budget import input_bytes, resolve_host_budget, trace_peak_b
 from ooctrain.sched.host import SLOT_ALIGN_BYTES, slab_excess
 from ooctrain.sched.planners.auto import Auto
 from ooctrain.sched.planners.keep_all import KeepAll
-from ooctrain.sched.planning.effort import Effort, collecting_rarely
+from ooctrain.sched.planning.effort import Effort
 from ooctrain.sched.planning.host_gaps import is_short_of_host
-from ooctrain.sched.planning.planner import Planner, infeasible, plan_excluding
+from ooctrain.sched.planning.planner import Planner, collecting_rarely, infeasible, plan_excluding
 from ooctrain.sched.planning.question import Question, makespan_us
 from ooctrain.sched.schedule import Plan
 from ooctrain.sched.simulate import simulate
@@ -232,7 +232,7 @@ class Fit:
         """The question of some settings; `granule` as for `prepare`. Raises as `prepare` does."""
         machine = settings.find_machine()
         exact = granule is not None
-        choose = partial(any_allocator, granule) if granule else chooser(trace, settings)
+        choose = partial(any_allocator, granule) if granule else settings.chooser(trace)
         # First: no plan for a bad folder.
         notices = spill_notices(settings.spill, machine) if settings.spill else ()
         step = rewritten(trace, settings.rewrites)
@@ -335,7 +335,7 @@ class Fit:
             Infeasible: there is no plan for the room.
             DoesNotFit: there are plans, and they take more.
         """
-        asked, effort, first = room, Effort.within(how.time_limit_s, how.evaluations), None
+        asked, effort, first = room, how.effort, None
         for _ in range(ROOM_TRIES):
             if memory_bytes is not None:
                 # A page, where nothing is left: then the planner says how much it needs.
@@ -361,7 +361,7 @@ class Fit:
             else:
                 less = asked.arena_bytes - over - min(over, SPARE_BYTES)
                 asked = asked._replace(arena_bytes=less)
-                effort = Effort.within(how.time_limit_s, how.evaluations)
+                effort = how.effort
         first, host_bytes = first or 0, room.host_bytes or 0
         raise DoesNotFit(
             "the host slab does not fit: slots leave gaps between them", reserved_bytes=first,
@@ -397,8 +397,7 @@ class Fit:
         )
         return PreparedStep(
             self.step.original, plan, self.machine, room.arena_bytes, allocator, reserved,
-            trace_peak_bytes(step.trace, step.granule), (*allocator.notices, *self.notices),
-            promise,
+            self._in_core_peak_bytes, (*allocator.notices, *self.notices), promise,
         )  # fmt: skip
 
     def _searched(
@@ -410,6 +409,10 @@ class Fit:
             self.settings.seed, effort,
         )  # fmt: skip
         return LimitSearch(step, planner, allocator, question, self.exact).best()
+
+    @cached_property
+    def _in_core_peak_bytes(self) -> int:
+        return 0 if self.exact else trace_peak_bytes(self.step.trace, self.step.granule)
 
     def _host_bytes(self, budget: int | str | None) -> int | None:
         return resolve_host_budget(self.step.trace, budget, self.machine)
@@ -470,12 +473,15 @@ class Fit:
             return refusal
         if isinstance(refusal, DoesNotFit) and refusal.needs == "host":
             tried = partial(self._tried_beside, how, budget_bytes)
-            _, asked, found = self._first_named(named, tried)
+            _, asked, found = self._first_named(named, tried, lambda: MAX_BYTES)
             least = None if found is None else asked
             return refusal.naming(least, _slab_fix(least))
-        no, _, found = self._first_named(named, partial(self._tried, how))
-        if found is None:
-            found = self._in_core_above(no, how)
+        if isinstance(refusal, DoesNotFit) and budget_bytes < self._most_bytes < named:
+            refusal = _found_enough(refusal, named := self._most_bytes, budget_bytes)
+        tried, most = partial(self._tried, how), lambda: self._most_bytes
+        no, _, found = self._first_named(named, tried, most)
+        if found is None and no < self._most_bytes < MAX_BYTES:
+            found = self._at_or_none(how, self._most_bytes)
         if found is None:
             return _no_plan_known(refusal, as_planner(how.planner).name, budget_bytes)
         if found.size_bytes == named:
@@ -484,26 +490,29 @@ class Fit:
         return _found_enough(refusal, least, budget_bytes)
 
     def _first_named(
-        self, named: int, tried: Callable[[int], PreparedStep | OoctrainError]
-    ) -> tuple[int, int, PreparedStep | None]:
+        self, named: int, tried: Callable[[int], PreparedStep | OoctrainError],
+        most: Callable[[], int],
+    ) -> tuple[int, int, PreparedStep | None]:  # fmt: skip
         """(what does not do, what was tried next, its step if it does), of budgets that refusals
-        name, one after the other. The budget in question plays no part in it."""
+        name, one after the other, up to what is enough for everything. The budget in question
+        plays no part in it."""
         no, asked = named - 1, named
         for _ in range(NAMED_TRIES):
             found = tried(asked)
             if isinstance(found, PreparedStep):
                 return no, asked, found
-            no, asked = asked, getattr(found, "minimum_bytes", None) or 0
+            no, asked = asked, min(getattr(found, "minimum_bytes", None) or 0, most())
             if asked <= no:
                 break
         return no, asked, None
 
-    def _in_core_above(self, no: int, how: Settings) -> PreparedStep | None:
-        """The step with as much as it needs in-core, which is tried; None: not above `no`."""
-        with suppress(OoctrainError):
-            most = self.in_core.budget_bytes
-            return self.at(how, most) if no < most else None
-        return None
+    @cached_property
+    def _most_bytes(self) -> int:
+        """What the step needs in-core: more does not help. `MAX_BYTES` where that is refused."""
+        try:
+            return self.in_core.budget_bytes
+        except OoctrainError:
+            return MAX_BYTES
 
     def _tried_beside(
         self, how: Settings, budget_bytes: int, host_bytes: int

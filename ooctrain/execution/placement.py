@@ -16,11 +16,11 @@ from contextlib import suppress
 from dataclasses import replace
 from itertools import pairwise
 
-from ooctrain.alloc.base import Allocator, Block, Event, RangedAllocator
+from ooctrain.alloc.base import Allocator, Block, Event, RangedAllocator, innermost
 from ooctrain.alloc.dry_run import DryAllocator, DryMemory
 from ooctrain.alloc.log import AllocationLog, Recorder, foresee
 from ooctrain.alloc.registry import AllocatorChoice
-from ooctrain.alloc.static import Forecast, plannable
+from ooctrain.alloc.static import Forecast, Plannable
 from ooctrain.alloc.wrappers import Checked
 from ooctrain.devices.cpu.host_vm import PAGE_BYTES
 from ooctrain.errors import DoesNotFit, OutOfDeviceMemory, ScheduleError
@@ -65,8 +65,8 @@ class Placement:
         self._offsets = dict(region(program.trace).offsets)
         self._small: Block | None = None
         self._held: dict[int, int] = {}  # resident bytes of each block's variable
-        planned = plannable(allocator)
-        if planned is not None:
+        planned = innermost(allocator)
+        if isinstance(planned, Plannable):
             planned.load_plan(forecast(program, planned.granule))
 
     def claim_start(self) -> None:

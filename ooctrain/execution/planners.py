@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from types import MappingProxyType
 
 from ooctrain.errors import Infeasible, PartFailed
@@ -66,33 +67,16 @@ PLANNERS: Factories = MappingProxyType(
 )
 
 
-def get_planner(spec: str) -> Planner:
-    """The planner that a text names.
-
-    Raises:
-        ConfigError: unknown name, file or parameter; the nearest known one is suggested.
-    """
-    return registry.get_planner(spec, PLANNERS)
-
-
-def as_planner(planner: str | Planner | type) -> Planner:
-    """A planner from any name of one: a text, a class with defaults for all, or a planner.
-
-    Raises:
-        ConfigError: as `get_planner`, or an object that cannot plan.
-    """
-    return registry.as_planner(planner, PLANNERS)
+# These look names up as their namesakes in `sched/planners/registry.py` do, in this larger table.
+get_planner = partial(registry.get_planner, known=PLANNERS)
+as_planner = partial(registry.as_planner, known=PLANNERS)
+planners = partial(registry.planners, PLANNERS)
 
 
 def without_bands(planner: str | Planner | type) -> Planner:
     """`auto` without planners that rewrite the step; any other planner as it is."""
     found = as_planner(planner)
     return found.without_rewriting_planners() if isinstance(found, Auto) else found
-
-
-def planners() -> tuple[str, ...]:
-    """Names of all planners, those of other packages included."""
-    return registry.planners(PLANNERS)
 
 
 # Planners that answer at once

@@ -8,13 +8,9 @@ which runs it.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 
-from ooctrain.alloc.registry import AllocatorChoice, choose_allocator
-from ooctrain.devices.cpu.host_vm import PAGE_BYTES, why_no_virtual_memory
-from ooctrain.devices.cuda import open as cuda_open
-from ooctrain.errors import PlanMismatch
+from ooctrain.alloc.registry import AllocatorChoice
 from ooctrain.execution.placement import reserved_peak, with_mapping
 from ooctrain.execution.promise import Promise
 from ooctrain.execution.settings import Settings
@@ -38,7 +34,8 @@ class PreparedStep:
         budget_bytes: size of the arena.
         allocator: chosen, not made.
         reserved_bytes: the allocator's reserved peak, fragmentation included.
-        in_core_peak_bytes: what the same step needs without any eviction, in granted bytes.
+        in_core_peak_bytes: what the same step needs without any eviction, in granted bytes; 0: not
+            counted, as for a plan that no allocator will place.
         notices: what the user should know.
         promise: how `Settings.memory` was divided; None where it was not given.
     """
@@ -82,7 +79,7 @@ def placed(plan: Plan, settings: Settings) -> PreparedStep:
     Raises:
         PlanMismatch: the plan moves parts that this allocator cannot hold.
     """
-    machine, choose = settings.find_machine(), chooser(plan.trace, settings)
+    machine, choose = settings.find_machine(), settings.chooser(plan.trace)
     roomy_bytes = plan.peak_bytes  # rounds no coarser than the arena that it was planned for
     if plan.schedule.granule == BYTES:
         roomy_bytes = 2 * max(roomy_bytes, _LEAST_ARENA_BYTES)  # here rounding comes on top
@@ -93,33 +90,3 @@ def placed(plan: Plan, settings: Settings) -> PreparedStep:
     return PreparedStep(
         plan.trace, plan, machine, reserved, allocator, reserved, in_core_bytes, allocator.notices
     )
-
-
-def chooser(trace: Trace, settings: Settings) -> Callable[[int, bool], AllocatorChoice]:
-    """Chooses allocators for arenas, after a look at whether the device is there and can run the
-    trace at all.
-
-    Raises:
-        PlanMismatch: the trace has the other device's algorithms and workspaces.
-        DeviceUnavailable, ConfigError: see `devices.cuda_open`.
-    """
-    if trace.device != settings.device:
-        raise PlanMismatch(
-            f"the step was traced for device {trace.device!r}, not {settings.device!r}",
-            fix=f"oc.trace(..., device={settings.device!r})",
-        )
-    if settings.device == "cpu":
-        page_bytes, problem = PAGE_BYTES, why_no_virtual_memory()
-    else:
-        gpu = cuda_open.look_at_gpu()
-        cuda_open.require_kernels(trace, gpu)
-        cuda_open.require_compiler(gpu)
-        page_bytes, problem = gpu.granularity_bytes, gpu.mapping_problem
-
-    def choose(arena_bytes: int, binding: bool) -> AllocatorChoice:
-        return choose_allocator(
-            settings.allocator, arena_bytes, lambda: problem, binding=binding,
-            page_bytes=page_bytes,
-        )  # fmt: skip
-
-    return choose

@@ -17,7 +17,7 @@ from ooctrain.errors import ConfigError, PlanMismatch
 from ooctrain.sched.budget import with_region
 from ooctrain.sched.host import SLOT_ALIGN_BYTES, HostSlots, host_slots
 from ooctrain.sched.ledger import Issued, peaks, walk
-from ooctrain.sched.planning.effort import collecting_rarely
+from ooctrain.sched.planning.planner import collecting_rarely
 from ooctrain.sched.schedule import End, Free, Run, Schedule, SwapIn, SwapOut
 from ooctrain.step.trace import Call, Trace
 from ooctrain.units import Granule
@@ -163,7 +163,8 @@ def make_program(
     parted = _parted(trace, schedule)
     issued = tuple(walk(trace, schedule))
     if align_bytes is None:
-        slots = HostSlots.nowhere(schedule)
+        nowhere = dict.fromkeys(range(len(schedule.instructions)), 0)
+        slots = HostSlots(nowhere, (0,) * len(schedule.start_host), 0)
     else:
         slots = host_slots(trace, schedule, align_bytes=align_bytes)
     capture = _captures(trace, issued, wanted)
@@ -210,7 +211,7 @@ def fit_granule(trace: Trace, schedule: Schedule, allocator: Rounding) -> Schedu
 def _parts(trace: Trace, schedule: Schedule) -> list[tuple[int, int, int]]:
     """Ranges of the list that are not all of a variable."""
     ranges = [*schedule.start_device] + [
-        (i.var, i.lo, i.hi) for i in schedule if isinstance(i, SwapIn | SwapOut | Free)
+        (i.var, i.lo, i.hi) for i in schedule.instructions if isinstance(i, SwapIn | SwapOut | Free)
     ]
     return [(v, lo, hi) for v, lo, hi in ranges if (lo, hi) != (0, trace.variables[v].nbytes)]
 

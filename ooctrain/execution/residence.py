@@ -163,6 +163,12 @@ class ResidentValue:
             self.keeper.session.write(self.variable, np.asarray(array, described.dtype))
             return True
 
+    def leave(self) -> None:
+        """Closes the session; in a forked process there is none. Raises InUse."""
+        if not self.keeper.turns.forked:
+            with self.keeper.turns.take(working=True):
+                self.keeper.close()
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Lost:
@@ -182,6 +188,9 @@ class Lost:
     def write(self, array: np.ndarray) -> bool:
         """False: a new value is kept on the host."""
         return False
+
+    def leave(self) -> None:
+        """Does nothing: there is no value."""
 
 
 class OpenSession:

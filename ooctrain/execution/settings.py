@@ -7,20 +7,25 @@ checks what can be checked without a trace; all else is found when the step is p
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from numbers import Integral, Real
 
+from ooctrain.alloc.registry import AllocatorChoice, choose_allocator
+from ooctrain.devices.cpu.host_vm import PAGE_BYTES, why_no_virtual_memory
+from ooctrain.devices.cuda import open as cuda_open
 from ooctrain.devices.interface import Debug
 from ooctrain.devices.spill import Spill
-from ooctrain.errors import ConfigError
+from ooctrain.errors import ConfigError, PlanMismatch
 from ooctrain.execution.promise import check_memory_setting
-from ooctrain.sched.planning.effort import EVALUATIONS, check_evaluations
-from ooctrain.sched.planning.planner import Planner
+from ooctrain.sched.planning.effort import EVALUATIONS, Effort
+from ooctrain.sched.planning.planner import Planner, check_evaluations
 from ooctrain.step.machine import Machine
 from ooctrain.step.presets import DEVICES, on_disk, usable_cores, with_link
 from ooctrain.step.presets import machine as find_machine
+from ooctrain.step.trace import Trace
 
+_NO_DEBUG = Debug()
 DEFAULT_REWRITES = ("fuse", "share_storage")
 #: Seeds are written to checkpoints as numbers of 64 bits.
 MAX_SEED = (1 << 63) - 1
@@ -72,7 +77,7 @@ class Settings:
     seed: int = 0
     time_limit_s: float | None = None
     evaluations: int | None = EVALUATIONS
-    debug: Debug = field(default_factory=Debug)
+    debug: Debug = _NO_DEBUG
     rewrites: tuple[str, ...] = DEFAULT_REWRITES
     spill: Spill | None = None
     memory: int | str | None = None
@@ -128,12 +133,48 @@ class Settings:
         """Threads as asked for, else one for each core that this process may use."""
         return self.threads or usable_cores()
 
+    @property
+    def effort(self) -> Effort:
+        """What a search may do whose time begins now."""
+        if self.time_limit_s is None:
+            return Effort(self.evaluations)
+        return Effort.within(self.time_limit_s, self.evaluations)
+
     def find_machine(self) -> Machine:
         """The machine as named, with the link as imposed, or the disk in its place."""
         named = find_machine(self.machine, self.device)
         if self.spill is not None:
             return on_disk(named, self.spill.bytes_per_us)
         return named if self.link_bytes_per_us is None else with_link(named, self.link_bytes_per_us)
+
+    def chooser(self, trace: Trace) -> Callable[[int, bool], AllocatorChoice]:
+        """Chooses allocators for arenas, after a look at whether the device is there and can run
+        the trace at all.
+
+        Raises:
+            PlanMismatch: the trace has the other device's algorithms and workspaces.
+            DeviceUnavailable, ConfigError: see `devices.cuda_open`.
+        """
+        if trace.device != self.device:
+            raise PlanMismatch(
+                f"the step was traced for device {trace.device!r}, not {self.device!r}",
+                fix=f"oc.trace(..., device={self.device!r})",
+            )
+        if self.device == "cpu":
+            page_bytes, problem = PAGE_BYTES, why_no_virtual_memory()
+        else:
+            gpu = cuda_open.look_at_gpu()
+            cuda_open.require_kernels(trace, gpu)
+            cuda_open.require_compiler(gpu)
+            page_bytes, problem = gpu.granularity_bytes, gpu.mapping_problem
+
+        def choose(arena_bytes: int, binding: bool) -> AllocatorChoice:
+            return choose_allocator(
+                self.allocator, arena_bytes, lambda: problem, binding=binding,
+                page_bytes=page_bytes,
+            )  # fmt: skip
+
+        return choose
 
 
 def as_rewrites(names: Sequence[str]) -> tuple[str, ...]:

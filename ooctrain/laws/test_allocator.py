@@ -15,9 +15,10 @@ from typing import Any
 
 import pytest
 
+from ooctrain.alloc.base import innermost
 from ooctrain.alloc.dry_run import DryMemory
 from ooctrain.alloc.registry import choose_allocator
-from ooctrain.alloc.static import plannable
+from ooctrain.alloc.static import Plannable
 from ooctrain.laws.plugin import repeat_command
 from ooctrain.testing.allocator_laws import LAWS, OF_OTHER_KINDS, Verdicts
 from ooctrain.testing.check_allocator import broken_laws, find_broken
@@ -82,4 +83,7 @@ def _maker(allocator: Any) -> Callable[[Any], Any]:
 def _own(make: Callable[[Any], Any]) -> tuple[str, ...]:
     """The laws of its kind."""
     sample = make(DryMemory(SAMPLE_BYTES))
-    return (*OF_KIND.get(sample.name, ()), *(OF_PLANNED if plannable(sample) is not None else ()))
+    return (
+        *OF_KIND.get(sample.name, ()),
+        *(OF_PLANNED if isinstance(innermost(sample), Plannable) else ()),
+    )

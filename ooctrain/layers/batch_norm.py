@@ -9,6 +9,7 @@ these calls (`relu`, `residual`; `mask` in the gradient). Source: Ioffe and Szeg
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -142,6 +143,8 @@ class BatchNormGradApply(Op):
     over: int = 0
     name: ClassVar[str] = "batch_norm_grad_apply"
     verb: ClassVar[str] = "grad_input"
+    # x has no reader after this; dy may have one, where it is the gradient of a sum.
+    reuses: ClassVar[Mapping[int, int]] = {0: 1}
 
     def infer(self, dy: Spec, x: Spec, *rest: Spec) -> tuple[Spec, ...]:
         require(dy.shape == x.shape, "batch_norm: gradient and input differ in shape", dy, x)
@@ -159,10 +162,6 @@ class BatchNormGradApply(Op):
 
     def flops(self, ins, outs):
         return 8 * outs[0].size
-
-    def reusable(self):
-        # x has no reader after this; dy may have one, where it is the gradient of a sum.
-        return {0: 1}
 
 
 def _rows(x: np.ndarray) -> tuple[int, ...]:

@@ -10,6 +10,7 @@ Salmon et al. 2011; the mixing function is splitmix64 (Steele, Lea, Flood 2014).
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -42,6 +43,7 @@ class Dropout(Op):
     offset: Index = (0, 0, 0, 0)
     full: Index | None = None
     name: ClassVar[str] = "dropout"
+    reuses: ClassVar[Mapping[int, int]] = {0: 0}
 
     @property
     def scalar_names(self) -> tuple[str, ...]:
@@ -91,9 +93,6 @@ class Dropout(Op):
 
     def flops(self, ins, outs):
         return 8 * outs[0].size
-
-    def reusable(self):
-        return {0: 0}
 
 
 def _mix(value: int) -> int:

@@ -9,6 +9,7 @@ fused into them. Source: Ulyanov, Vedaldi and Lempitsky 2016. Read next: `resamp
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -145,6 +146,8 @@ class InstanceNormGradApply(Op):
     over: int = 0
     name: ClassVar[str] = "instance_norm_grad_apply"
     verb: ClassVar[str] = "grad_input"
+    # x has no reader after this; dy may have one, where it is the gradient of a sum.
+    reuses: ClassVar[Mapping[int, int]] = {0: 1}
 
     def infer(self, dy: Spec, x: Spec, *rest: Spec) -> tuple[Spec, ...]:
         require(dy.shape == x.shape, "instance_norm: gradient and input differ in shape", dy, x)
@@ -163,10 +166,6 @@ class InstanceNormGradApply(Op):
 
     def flops(self, ins, outs):
         return 8 * outs[0].size
-
-    def reusable(self):
-        # x has no reader after this; dy may have one, where it is the gradient of a sum.
-        return {0: 1}
 
 
 def _pixels(values: np.ndarray) -> np.ndarray:

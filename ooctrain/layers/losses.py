@@ -54,12 +54,10 @@ class ClassLossGrad(Op):
     ignore_index: int
     reduction: Reduction
     verb: ClassVar[str] = "grad"
+    reuses: ClassVar[Mapping[int, int]] = {0: 0}
 
     def flops(self, ins, outs):
         return EXP_FLOPS * ins[0].size
-
-    def reusable(self):
-        return {0: 0}
 
 
 @dataclass(frozen=True, slots=True)
@@ -482,6 +480,7 @@ class ValueLossGrad(Op):
     parameter: float = 0.0
     of_target: bool = False
     verb: ClassVar[str] = "grad"
+    reuses: ClassVar[Mapping[int, int]] = {0: 0}
 
     @property
     def name(self) -> str:
@@ -499,9 +498,6 @@ class ValueLossGrad(Op):
 
     def flops(self, ins, outs):
         return 2 * EXP_FLOPS * ins[0].size
-
-    def reusable(self):
-        return {0: 0}
 
 
 @dataclass(frozen=True, slots=True)
@@ -600,6 +596,7 @@ class MeanErrorGrad(Op):
     over: int = 0
     name: ClassVar[str] = "mean_error_grad"
     verb: ClassVar[str] = "grad"
+    reuses: ClassVar[Mapping[int, int]] = {0: 0}
 
     def infer(self, x: Spec, target: Spec, dloss: Spec) -> tuple[Spec, ...]:
         require(dloss.size == 1, "loss: the gradient of the loss is one number", dloss)
@@ -611,9 +608,6 @@ class MeanErrorGrad(Op):
 
     def flops(self, ins, outs):
         return 3 * ins[0].size
-
-    def reusable(self):
-        return {0: 0}
 
 
 @dataclass(frozen=True, slots=True)
@@ -651,6 +645,7 @@ class ErrorEachGrad(Op):
     absolute: bool = False
     name: ClassVar[str] = "error_each_grad"
     verb: ClassVar[str] = "grad"
+    reuses: ClassVar[Mapping[int, int]] = {0: 0}
 
     def infer(self, x: Spec, target: Spec, dy: Spec) -> tuple[Spec, ...]:
         require(dy.shape == x.shape, "loss: the gradient has the shape of the prediction", x, dy)
@@ -661,9 +656,6 @@ class ErrorEachGrad(Op):
 
     def flops(self, ins, outs):
         return 3 * ins[0].size
-
-    def reusable(self):
-        return {0: 0}
 
 
 def mean_factor(count: float) -> float:

@@ -7,7 +7,7 @@ needs: a tile is a rewrite of the trace, not an instruction of the list. Read ne
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -99,6 +99,7 @@ class Insert(Op):
 
     start: Index
     name: ClassVar[str] = "insert"
+    reuses: ClassVar[Mapping[int, int]] = {0: 0}
 
     def infer(self, x: Spec, part: Spec) -> tuple[Spec, ...]:
         _require_inside(x.shape, self.start, part.shape, "insert")
@@ -118,9 +119,6 @@ class Insert(Op):
     def flops(self, ins, outs):
         return 0
 
-    def reusable(self):
-        return {0: 0}
-
 
 @dataclass(frozen=True, slots=True)
 class InsertAdd(Op):
@@ -128,6 +126,7 @@ class InsertAdd(Op):
 
     start: Index
     name: ClassVar[str] = "insert_add"
+    reuses: ClassVar[Mapping[int, int]] = {0: 0}
 
     def infer(self, x: Spec, part: Spec) -> tuple[Spec, ...]:
         require_float(self, x, part)
@@ -147,9 +146,6 @@ class InsertAdd(Op):
     def flops(self, ins, outs):
         return ins[1].size
 
-    def reusable(self):
-        return {0: 0}
-
 
 @dataclass(frozen=True, slots=True)
 class Clear(Op):
@@ -158,6 +154,7 @@ class Clear(Op):
     start: Index
     shape: Index
     name: ClassVar[str] = "clear"
+    reuses: ClassVar[Mapping[int, int]] = {0: 0}
 
     def infer(self, x: Spec) -> tuple[Spec, ...]:
         _require_inside(x.shape, self.start, self.shape, "clear")
@@ -170,9 +167,6 @@ class Clear(Op):
 
     def vjp(self, tape, ins, outs, grads):
         return tape.call(self, grads, of=ins)
-
-    def reusable(self):
-        return {0: 0}
 
 
 def _region(start: Index, shape: Index) -> tuple[slice, ...]:

@@ -7,6 +7,7 @@ Input and output have the same shape, which may be any. The gradient reads the *
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -19,13 +20,11 @@ class Pointwise(Op):
     """y = f(x), element by element: y may overwrite x, and a tile of y needs that tile of x."""
 
     __slots__ = ()
+    reuses: ClassVar[Mapping[int, int]] = {0: 0}
 
     def infer(self, x: Spec) -> tuple[Spec, ...]:
         require_float(self, x)
         return (x,)
-
-    def reusable(self):
-        return {0: 0}
 
     def window(self):
         return Window(), Window()

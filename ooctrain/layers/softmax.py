@@ -8,6 +8,7 @@ next: `losses.py`.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -25,6 +26,7 @@ class SoftmaxAlong(Op):
     axis: int
     log: bool = False
     name: ClassVar[str] = "softmax"
+    reuses: ClassVar[Mapping[int, int]] = {0: 0}
 
     def infer(self, x: Spec) -> tuple[Spec, ...]:
         require_float(self, x)
@@ -45,9 +47,6 @@ class SoftmaxAlong(Op):
     def extents(self, shape: tuple[int, ...]) -> tuple[int, int, int]:
         """(outer, classes, inner) in memory."""
         return Sum((self.axis,)).extents(shape)
-
-    def reusable(self):
-        return {0: 0}
 
     def window(self):
         # Along the channels of images each pixel is by itself.

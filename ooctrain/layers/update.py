@@ -11,6 +11,7 @@ lecture 6.5 (RMSprop). Read next: `optim/algorithms.py`.
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar, NamedTuple
 
@@ -88,6 +89,7 @@ class AdamUpdate(Op):
     name: ClassVar[str] = "adam"
     verb: ClassVar[str] = "update"
     pure: ClassVar[bool] = False
+    reuses: ClassVar[Mapping[int, int]] = {0: 0, 1: 2, 2: 3}
 
     @property
     def scalar_names(self) -> tuple[str, ...]:
@@ -110,9 +112,6 @@ class AdamUpdate(Op):
 
     def flops(self, ins, outs):
         return 14 * ins[0].size
-
-    def reusable(self):
-        return {0: 0, 1: 2, 2: 3}
 
 
 @dataclass(frozen=True, slots=True)
@@ -210,6 +209,7 @@ class ScaleBy(Op):
     """y = factor * x, the factor being a variable. Reads (x, factor)."""
 
     name: ClassVar[str] = "scale_by"
+    reuses: ClassVar[Mapping[int, int]] = {0: 0}
 
     def infer(self, x: Spec, factor: Spec) -> tuple[Spec, ...]:
         require(factor.size == 1, "scale_by: the factor is one number", factor)
@@ -217,9 +217,6 @@ class ScaleBy(Op):
 
     def reference(self, x, factor, scalars):
         return (x * x.dtype.type(factor),)
-
-    def reusable(self):
-        return {0: 0}
 
 
 @dataclass(frozen=True, slots=True)

@@ -36,12 +36,6 @@ class HostSlots:
     start_offsets: tuple[int, ...]
     extent_bytes: int
 
-    @classmethod
-    def nowhere(cls, schedule: Schedule) -> HostSlots:
-        """Host copies whose places do not matter: all at offset 0 of a slab without bytes."""
-        offsets = dict.fromkeys(range(len(schedule.instructions)), 0)
-        return cls(offsets, (0,) * len(schedule.start_host), 0)
-
 
 @dataclass(frozen=True, slots=True)
 class _Slot:

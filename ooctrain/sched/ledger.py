@@ -102,9 +102,10 @@ class Ledger:
         self.host: list[Spans[int]] = [Spans() for _ in variables]
         self.ledger_bytes, self.host_ledger_bytes = start_bytes(schedule)
         self.open_call: int | None = None
-        self._open_bytes, self._open_index = 0, -1
-        self._last_run = [-1 for _ in variables]  # the latest Run that read it, or wrote it to keep
-        self._last_in = [-1 for _ in variables]  # the latest SwapIn of any part of it
+        self._open_bytes, self._open_index = 0, NOTHING
+        # The latest Run that read a variable, or wrote it to keep; the latest SwapIn of any part.
+        self._last_run = [NOTHING for _ in variables]
+        self._last_in = [NOTHING for _ in variables]
         self._mate = {**trace.carries, **trace.carried_from}  # the other tenant of its host slot
         self._slot_reads: dict[int, Spans[int]] = {}  # by slot and range: the latest SwapIn from it
         self._host_life = host_life(trace, schedule)
@@ -119,7 +120,7 @@ class Ledger:
         for variable, lo, hi in schedule.start_device:
             self.device[variable].put(lo, hi, NONE)
         for variable, lo, hi in schedule.start_host:
-            self.host[variable].put(lo, hi, -1)
+            self.host[variable].put(lo, hi, NOTHING)
 
     def missing(self, variable: int) -> list[tuple[int, int]]:
         """The ranges of a variable that are not resident."""
@@ -167,8 +168,8 @@ class Ledger:
             else:
                 claim += granted(size)
             if out in kept:
-                self.device[out].put(0, size, (index, -1, -1))
-                self._last_run[out], self._last_in[out] = index, -1
+                self.device[out].put(0, size, (index, NOTHING, NOTHING))
+                self._last_run[out], self._last_in[out] = index, NOTHING
             else:
                 self._open_bytes += granted(size)
         if claim:
@@ -184,7 +185,7 @@ class Ledger:
             waits[D] = max(waits[D], swap_out)
         self.device[source].drop(0, size)
         # Nothing is released here: a SwapIn of the old value has not waited for this Run.
-        self._last_run[source] = -1
+        self._last_run[source] = NOTHING
 
     def _end(self, index: int, end: End, *, implied: bool = False) -> Issued:
         waits, released = self._fence.copy(), self._open_bytes
@@ -199,7 +200,7 @@ class Ledger:
         for _, _, swap_out in self.host[swap.var].over(swap.lo, swap.hi):
             waits[D] = max(waits[D], swap_out)
         _raise_to(waits, self._released)
-        self.device[swap.var].put(swap.lo, swap.hi, (-1, -1, index))
+        self.device[swap.var].put(swap.lo, swap.hi, (NOTHING, NOTHING, index))
         self._last_in[swap.var] = index
         self._reads_of_slot(swap.var).put(swap.lo, swap.hi, index)
         claim = self.granule.granted(swap.hi - swap.lo)
@@ -348,7 +349,7 @@ def lives(trace: Trace, schedule: Schedule) -> dict[int, Spans[tuple[int, int]]]
         spans = lives.setdefault(slot, Spans())
         known = spans.over(lo, hi)
         for start, stop in spans.gaps(lo, hi):
-            spans.put(start, stop, (max(index, -1), end if index < 0 else index))
+            spans.put(start, stop, (max(index, NOTHING), end if index < 0 else index))
         for start, stop, (first, last) in known:
             spans.put(start, stop, (first, max(last, index)))
     return lives
@@ -357,6 +358,8 @@ def lives(trace: Trace, schedule: Schedule) -> dict[int, Spans[tuple[int, int]]]
 Stream = Literal["C", "D", "H", "N", ""]
 C, D, H = 0, 1, 2
 LANES: Mapping[str, int] = {"C": C, "D": D, "H": H}
-#: By stream C, D, H: the latest instruction to wait for; -1 stands for none.
+#: Stands for the index of an instruction where there is none: before all others.
+NOTHING = -1
+#: By stream C, D, H: the latest instruction to wait for.
 Waits = tuple[int, int, int]
-NONE: Waits = (-1, -1, -1)
+NONE: Waits = (NOTHING, NOTHING, NOTHING)

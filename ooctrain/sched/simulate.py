@@ -33,17 +33,19 @@ def simulate(schedule: Schedule, trace: Trace, machine: Machine) -> Timeline:
 
     Cost: O(n log n) for n instructions; about 20 us each.
     """
-    return time_issued(walk(trace, schedule), schedule, trace, machine)
-
-
-def time_issued(
-    issued: Sequence[Issued], schedule: Schedule, trace: Trace, machine: Machine
-) -> Timeline:
-    """`simulate` for a list that has been walked already."""
+    issued = walk(trace, schedule)
     network = _network(schedule, trace, machine)
     start, done = times_ns(issued, schedule, trace, machine, network)
     messages = () if network is None else network.events(schedule, trace)
     return timeline_of(issued, schedule, trace, (start, done), messages)
+
+
+def ends_at_us(
+    issued: Sequence[Issued], schedule: Schedule, trace: Trace, machine: Machine
+) -> float:
+    """When the last instruction of a walked list ends."""
+    _, done_ns = times_ns(issued, schedule, trace, machine)
+    return max((done_ns[row.index] for row in issued if row.stream), default=0) / 1000
 
 
 def _network(schedule: Schedule, trace: Trace, machine: Machine) -> NetworkLane | None:

@@ -105,11 +105,6 @@ class Spans(Generic[Value]):
         return position
 
 
-def total(ranges: list[tuple[int, int]]) -> int:
-    """Bytes in a list of disjoint ranges."""
-    return sum(hi - lo for lo, hi in ranges)
-
-
 def held_during(stretches: Iterable[tuple[int, int, int]], count: int) -> list[int]:
     """For each of `count` calls the bytes of all stretches (first call, last call, bytes) that
     include it.

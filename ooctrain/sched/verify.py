@@ -28,7 +28,7 @@ from ooctrain.sched.rules import (
     State,
 )
 from ooctrain.sched.schedule import Instruction, Plan, Run, Schedule, describe_instruction
-from ooctrain.sched.simulate import time_issued
+from ooctrain.sched.simulate import ends_at_us
 from ooctrain.step.machine import Machine
 from ooctrain.step.trace import Trace
 from ooctrain.units import Percent
@@ -158,7 +158,7 @@ def _check_claims(plan: Plan, issued: list[Issued], machine: Machine | None) -> 
     device, host = peaks(issued, plan.schedule)
     makespan = None
     if machine is not None:
-        makespan = time_issued(issued, plan.schedule, plan.trace, machine).makespan_us
+        makespan = ends_at_us(issued, plan.schedule, plan.trace, machine)
     again = Recomputed(plan, device, host, makespan)
     for code in CLAIMS:
         _ask(code, "the plan's claims", again)

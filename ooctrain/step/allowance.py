@@ -6,9 +6,10 @@ below it, so that of every ancestor counts: batch systems (SLURM), systemd units
 them. Both versions exist, also side by side. What a container does not show of the path is not
 there to be read, but version 1 has it in `hierarchical_memory_limit`. `memory.high` counts as a
 limit, since what is above it is throttled to a crawl; the soft limit of version 1, which limits
-nothing while memory is free, does not. Page cache that the kernel gives up without being asked
-twice is free. All files are below a root that tests may replace. Source: the kernel's admin guide,
-control groups v1 and v2; proc(5). Read next: `presets.py`, `devices/cpu/host_vm.py`.
+nothing while memory is free, does not. Page cache is free but for what a process has mapped, such
+as its libraries: the kernel gives the rest up, also where it was read twice, as a checkpoint that
+was written and resumed. All files are below a root that tests may replace. Source: the kernel's
+admin guide, control groups v1 and v2; proc(5). Read next: `presets.py`, `devices/cpu/host_vm.py`.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from __future__ import annotations
 import math
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from types import MappingProxyType
@@ -98,7 +99,7 @@ def groups_of(root: Path, controller: str) -> list[Path]:
 def _group_rooms(root: Path) -> Iterator[MemoryLimit]:
     for group in groups_of(root, "memory"):
         stat = dict(re.findall(r"^(\w+) (\d+)$", _read(group / "memory.stat") or "", re.MULTILINE))
-        cache = int(stat.get("total_inactive_file") or stat.get("inactive_file") or 0)
+        cache = _given_up_bytes({name: int(value) for name, value in stat.items()})
         for names, usage_name in _MEMORY_FILES:
             usage = _number(group / usage_name) or 0
             limits = {name: _number(group / name) for name in names}
@@ -109,6 +110,18 @@ def _group_rooms(root: Path) -> Iterator[MemoryLimit]:
                     free = limit - max(0, usage - cache)
                     where = f"control group {_shown(group, root)}, {name}"
                     yield MemoryLimit(max(0, free), limit, where)
+
+
+def _given_up_bytes(stat: Mapping[str, int]) -> int:
+    """Page cache of a memory.stat that the kernel gives up before a limit is exceeded. What is
+    mapped is in use; shared memory is counted among it, but not among files."""
+
+    def of(*names: str) -> int:
+        return next((stat[name] for name in names if name in stat), 0)
+
+    mapped = of("total_mapped_file", "mapped_file", "file_mapped") - of("total_shmem", "shmem")
+    active = of("total_active_file", "active_file")
+    return of("total_inactive_file", "inactive_file") + max(0, active - max(0, mapped))
 
 
 def _resource_rooms(root: Path) -> Iterator[MemoryLimit]:

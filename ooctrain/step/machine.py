@@ -22,6 +22,8 @@ from ooctrain.step.trace import Call, Trace
 from ooctrain.units import LEAST_BYTES_PER_US, MAX_BYTES
 
 Link = Literal["shared", "duplex"]
+#: A copy of this many times its latency loses 5 % to it.
+LATENCIES_PER_PIECE = 20
 MINIMUM_CALL_NS = 1
 #: Of one call, copy or message: eleven days. What is longer is a slip of the pen.
 LONGEST_US = 1e12
@@ -157,6 +159,12 @@ class Machine:
     def slowdown(self) -> Fraction:
         """`interference` as a ratio of small numbers, so that whole ns stay exact."""
         return Fraction(self.interference).limit_denominator(1000)
+
+    @property
+    def worth_its_latency_bytes(self) -> int:
+        """The size from which a copy loses little to its latency."""
+        rate = max(self.in_bytes_per_us, self.out_bytes_per_us)
+        return int(LATENCIES_PER_PIECE * self.latency_us * rate)
 
     def transfer_ns(self, size_bytes: int, direction: Literal["out", "in"]) -> int:
         """Duration of one transfer: latency + ceil(bytes / bandwidth)."""

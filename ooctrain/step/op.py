@@ -15,6 +15,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TypeVar
 
 import numpy as np
@@ -118,6 +119,8 @@ class Op:
     verb: ClassVar[str] = "fwd"
     out_names: ClassVar[tuple[str, ...]] = ("out",)
     out_kinds: ClassVar[tuple[Kind, ...]] = ("activation",)
+    #: what `reusable` answers, where that is the same for all attributes
+    reuses: ClassVar[Mapping[int, int]] = MappingProxyType({})
 
     @property
     def scalar_names(self) -> tuple[str, ...]:
@@ -169,7 +172,7 @@ class Op:
 
     def reusable(self) -> Mapping[int, int]:
         """{output index: input index} where the output may overwrite that input in place."""
-        return {}
+        return self.reuses
 
     def window(self) -> tuple[Window, Window] | None:
         """The tile rule in H and W for ops that work on local windows; None where tiling is not

@@ -20,10 +20,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ooctrain.alloc.base import Allocator, Block
+from ooctrain.alloc.base import Allocator, Block, innermost
 from ooctrain.alloc.dry_run import DryMemory
 from ooctrain.alloc.registry import choose_allocator
-from ooctrain.alloc.static import Forecast, Lifetime, Plannable, most_alive, plannable
+from ooctrain.alloc.static import Forecast, Lifetime, Plannable, most_alive
 from ooctrain.devices.cpu.host_vm import why_no_virtual_memory
 from ooctrain.errors import (
     ConfigError,
@@ -211,7 +211,7 @@ def run_requests(make: Make, program: DrawnProgram, backend: str = "strict") -> 
     Raises:
         Broken: a law is broken.
     """
-    if plannable(_sample(make)) is not None:
+    if isinstance(innermost(_sample(make)), Plannable):
         run_planned(make, program, lambda: _ground(make, program, backend))
     client = _client(make, program, backend)
     for request in program.requests:
@@ -374,8 +374,8 @@ def _serve(
 ) -> list[list[tuple[int, int]]]:
     """(offset, bytes) of each block in each round."""
     allocator = make(ground.memory)
-    planned = plannable(allocator)
-    assert planned is not None
+    planned = innermost(allocator)
+    assert isinstance(planned, Plannable)
     seen: list[list[tuple[int, int]]] = []
     if _load(allocator, planned, forecast):
         seen = [_round(allocator, ground, events, forecast) for _ in range(_ROUNDS)]

@@ -114,9 +114,12 @@ def note_read(shared, index):
         raise Fault("race: read of what another thread writes", shared.number, index,
                     shared.thread, word[WRITER])  # fmt: skip
     warp = shared.thread // WARP
-    if word[READ] != shared.clock[0] or word[READER] == shared.thread:
+    same_warp = word[READER] // WARP == warp or word[READER] == SEVERAL - 1 - warp
+    # Reads of this warp before its last barrier race with nothing that this one does not race with.
+    ordered = same_warp and word[READ_IN_WARP] < shared.clock[1 + warp]
+    if word[READ] != shared.clock[0] or word[READER] == shared.thread or ordered:
         word[READER] = shared.thread
-    elif word[READER] // WARP == warp or word[READER] == SEVERAL - 1 - warp:
+    elif same_warp:
         word[READER] = SEVERAL - 1 - warp
     else:
         word[READER] = SEVERAL

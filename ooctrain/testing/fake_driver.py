@@ -434,6 +434,8 @@ class FakeDriver:
         bases = self._tiles("cuMemUnmap", address, size_bytes)
         if len(bases) > 1:  # cuda.h allows it, and drivers were seen to fail (ROCR-Runtime 285)
             raise Violation(f"one unmap over {len(bases)} mappings", fix="unmap one by one")
+        if bases[0] in self._allocated:
+            raise _wrong("cuMemUnmap", f"{show(address, size_bytes)} is of cuMemAlloc")
         self._expect_unused(address, size_bytes, "unmap")
         self._collect(self._pages.remove(bases[0]))
 

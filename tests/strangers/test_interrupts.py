@@ -34,6 +34,7 @@ import ooctrain as oc
 from ooctrain import functional as F
 from ooctrain import nn, optim
 from ooctrain.devices.interface import FRESH_POISON, Debug
+from ooctrain.step.op import to_logical
 from ooctrain.testing.thread_ranks import on_ranks
 
 STEPS = 4
@@ -656,8 +657,8 @@ def test_a_state_is_taken_whole_or_not_at_all_by_an_open_trainer(form, tmp_path)
                 trainer.step(*batch(1))
 
 
-class Full:
-    """Holds a value as a trainer does, and takes no other: its device has failed."""
+class Holding:
+    """Holds a value as a trainer does that has fetched it again meanwhile."""
 
     changes = 0
 
@@ -668,16 +669,32 @@ class Full:
         return self.value
 
     def write(self, array):
+        to_logical(self.value)[...] = array
+        return True
+
+    def leave(self):
+        pass
+
+
+class Full(Holding):
+    """It takes no other value: its device has failed."""
+
+    def write(self, array):
         raise oc.errors.DriverError("the device is full", call="write")
 
 
 @pytest.mark.parametrize("what", [w for w in WHOLE if w != "an optimizer's state"])
 @pytest.mark.parametrize("number", [0, 1, -1])
-def test_an_error_half_way_leaves_all_values_as_they_were(what, number):
+@pytest.mark.parametrize("others", ["here", "held"])
+def test_an_error_half_way_leaves_all_values_as_they_were(what, number, others):
     states = another_state("adam")
     model, chosen = eager()
-    storage = list(model.parameters())[number].storage
-    assert storage.lend(Full(storage), None, storage.version)
+    parameters = list(model.parameters())
+    full = parameters[number]
+    for parameter in parameters:
+        if parameter is full or others == "held":
+            holder = (Full if parameter is full else Holding)(parameter.storage)
+            assert parameter.storage.lend(holder, None, parameter.storage.version)
     before = all_of(model, chosen)
     for _ in range(2):
         with pytest.raises(oc.errors.DriverError):

@@ -158,3 +158,22 @@ def test_what_lies_between_two_tries_is_not_guessed() -> None:
         else:
             assert least is None, "neither what is named nor the in-core peak does"
             assert refused.value.needs == "host"
+
+
+@pytest.mark.parametrize(("allocator", "shares"), [("bump", (20, 50, 90)), ("buddy", (0, 10))])
+def test_an_allocator_without_a_place_names_an_arena_that_does(
+    allocator: str, shares: tuple[int, ...]
+) -> None:
+    """It named none: "a larger budget". Whatever was asked, it is the same one."""
+    oc.manual_seed(0)
+    convolutions = [layer for _ in range(4) for layer in (oc.nn.Conv2d(8, 8, 3), oc.nn.ReLU())]
+    model = oc.nn.Sequential(oc.nn.Conv2d(3, 8, 3), *convolutions, oc.nn.Flatten())
+    trace, how = oc.trace(model, (4, 3, 32, 32), threads=1), ("window", "cpu-generic")
+    named = set()
+    for share in shares:
+        with pytest.raises(DoesNotFit) as refused:
+            oc.plan(trace, f"{share}%", *how, allocator=allocator)
+        named.add(refused.value.minimum_bytes)
+    (least,) = named
+    assert least is not None
+    assert oc.plan(trace, least, *how, allocator=allocator).peak_bytes <= least

@@ -106,6 +106,19 @@ TREES = {
         group(V2, "0::/a\n") | two(f"{CG}/a", 500, 480)
         | {f"{CG}/a/memory.stat": "anon 80\ninactive_file 400\n"}, 420, "/a,",
     ),
+    "a checkpoint that was written and read again": (
+        group(V1, "4:memory:/a\n") | one(f"{MEM}/a", 420, 357)
+        | {f"{MEM}/a/memory.stat": "active_file 1\ntotal_rss 229\ntotal_inactive_file 7\n"
+           "total_active_file 121\ntotal_mapped_file 200\ntotal_shmem 190\n"}, 181, "/a,",
+    ),
+    "libraries are in use": (
+        group(V2, "0::/a\n") | two(f"{CG}/a", 500, 480)
+        | {f"{CG}/a/memory.stat": "anon 80\nactive_file 400\nfile_mapped 300\n"}, 120, "/a,",
+    ),
+    "more is mapped than lately read": (
+        group(V2, "0::/a\n") | two(f"{CG}/a", 500, 480)
+        | {f"{CG}/a/memory.stat": "active_file 30\ninactive_file 9\nfile_mapped 99\n"}, 29, "/a,",
+    ),
     "a mount elsewhere, with a space": (
         group(V2.replace("/sys/fs/cgroup", "/run/my\\040groups"), "0::/a b\n")
         | two("run/my groups/a b", 500, 1), 499, "a b",

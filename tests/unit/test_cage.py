@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 import os
 import shutil
@@ -13,6 +14,7 @@ from pathlib import Path
 import pytest
 from support.handouts import FIT_STUB, FITTING, LRU_STUB, SOLUTION
 
+from ooctrain.alloc.base import Wrapper
 from ooctrain.alloc.dry_run import DryMemory
 from ooctrain.alloc.registry import choose_allocator
 from ooctrain.course.cage.step_data import machine_data, machine_of, trace_data, trace_of
@@ -105,7 +107,21 @@ def test_what_is_given_holds_no_planner_and_no_allocator(tmp_path):
     assert text.count("    def plan(") == 1, "and nothing that keeps it"
     asking = (tmp_path / "ooctrain" / "course" / "cage" / "serve_law.py").read_text()
     assert asking.count("    def allocate(") == 1, "which asks the arena in the other process"
-    assert text.replace(asking, "").count("    def allocate(") == 1
+    left = text.replace(asking, "").replace(inspect.getsource(Wrapper), "")  # which passes on
+    assert left.count("    def allocate(") == 1, "the protocol"
+
+
+def test_a_planner_of_the_old_interface_is_told_the_new_one(tmp_path):
+    """It was a TypeError of seven missing arguments."""
+    path = tmp_path / "old.py"
+    path.write_text(
+        "class Mine:\n    name = 'mine'\n\n"
+        "    def plan(self, trace, budget_bytes, machine, seed=0):\n        return None\n"
+    )
+    error, _ = asked(f"{path}:Mine")
+    assert isinstance(error, ConfigError)
+    assert error.code == "OOC-108"
+    assert "one question" in str(error)
 
 
 def test_errors_cross_over_as_what_they_are():

@@ -8,7 +8,7 @@ import pytest
 
 import ooctrain as oc
 from ooctrain.errors import ConfigError
-from ooctrain.sched.planning.effort import check_evaluations
+from ooctrain.sched.planning.planner import check_evaluations
 from ooctrain.sched.rules import Recomputed, bound_claim, makespan_claim
 
 STEP = oc.chain([8] * 4, [8] * 4, [2] * 3, [3] * 3, [0] * 3, [0] * 3)

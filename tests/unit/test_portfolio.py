@@ -158,6 +158,9 @@ def test_where_all_fail_the_failure_is_raised_and_beside_refusals_it_is_their_ca
 def test_a_planner_that_a_course_withholds_is_no_failure():
     plan = outcome(Turn(Takes(Withheld("it is an assignment"))), Turn(Takes(2)))
     assert "remarks" not in plan.notes
+    with pytest.raises(Withheld, match="first"):
+        outcome(Turn(Takes(Withheld("first"))), Turn(Takes(Withheld("second"))))
+    assert refused(Turn(Takes(Withheld("it"))), Turn(needs(2000))).minimum_bytes == 2000
 
 
 # Forms

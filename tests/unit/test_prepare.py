@@ -13,7 +13,7 @@ from ooctrain import nn
 from ooctrain.alloc.registry import choose_allocator
 from ooctrain.errors import DoesNotFit, Infeasible, PlanMismatch
 from ooctrain.execution import fit as module
-from ooctrain.execution import prepared_step
+from ooctrain.execution import settings
 from ooctrain.execution.fit import prepare
 from ooctrain.execution.placement import reserved_peak
 from ooctrain.execution.prepared_step import placed
@@ -40,10 +40,10 @@ def test_a_plan_for_a_gpu_is_not_placed_on_the_cpu():
 @pytest.mark.parametrize("problem", ["", "it maps nothing"])
 def test_how_a_gpu_maps_is_asked_of_it(problem, monkeypatch):
     gpu = SimpleNamespace(granularity_bytes=2 << 20, mapping_problem=problem)
-    monkeypatch.setattr(prepared_step.cuda_open, "look_at_gpu", lambda: gpu)
+    monkeypatch.setattr(settings.cuda_open, "look_at_gpu", lambda: gpu)
     for check in ("require_kernels", "require_compiler"):
-        monkeypatch.setattr(prepared_step.cuda_open, check, lambda *_: None)
-    chosen = prepared_step.chooser(step("cuda"), Settings(device="cuda"))(64 << 20, False)
+        monkeypatch.setattr(settings.cuda_open, check, lambda *_: None)
+    chosen = Settings(device="cuda").chooser(step("cuda"))(64 << 20, False)
     assert problem in "".join(chosen.notices)
     assert chosen.maps == (not problem)
     assert chosen.piece_bytes == (None if problem else 2 << 20)

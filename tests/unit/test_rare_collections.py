@@ -10,7 +10,7 @@ import ooctrain as oc
 from ooctrain import api
 from ooctrain.api import step_trace
 from ooctrain.sched.planners.belady import Belady
-from ooctrain.sched.planning.effort import RARELY, collecting_rarely
+from ooctrain.sched.planning.planner import RARELY, collecting_rarely
 
 
 @pytest.fixture

@@ -33,8 +33,10 @@ def gradients():
 
 
 def errors():
+    law = INTERRUPTS.test_an_error_half_way_leaves_all_values_as_they_were
     for number in (0, 1, -1):
-        INTERRUPTS.test_an_error_half_way_leaves_all_values_as_they_were(number, "a model's state")
+        for others in ("here", "held"):
+            law("a model's state", number, others)
 
 
 def ranks_that_fail():

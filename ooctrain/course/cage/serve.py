@@ -64,12 +64,11 @@ def _sayable(reply: dict[str, Any], submission: str) -> dict[str, Any]:
 
 
 def _planner(submission: str) -> Answer:
+    # See the head of this file.
+    from ooctrain.sched.planning.planner import expect_planner
+
     planner = resolve(submission, {}, group="ooctrain.nobody", what="planner")
-    if not callable(getattr(planner, "plan", None)) or not hasattr(planner, "name"):
-        raise ConfigError(
-            f"{type(planner).__name__} is not a planner: it lacks `name` or `plan`", code="OOC-108",
-            fix="ooctrain/sched/planning/planner.py says what a planner has",
-        )  # fmt: skip
+    expect_planner(planner)
     kept: list[Any] = []  # the trace of the last question, for the next one about the same
 
     def answer(question: Mapping[str, Any]) -> Any:

@@ -43,8 +43,13 @@ from ooctrain.sched.planners.combined import Combined
 from ooctrain.sched.planners.prefix import Prefix
 from ooctrain.sched.planners.registry import get_planner
 from ooctrain.sched.planning.host_gaps import is_short_of_host
-from ooctrain.sched.planning.parameters import check_whole_numbers
-from ooctrain.sched.planning.planner import Planner, ask, call_need_bytes, remarked
+from ooctrain.sched.planning.planner import (
+    Planner,
+    ask,
+    call_need_bytes,
+    check_whole_numbers,
+    remarked,
+)
 from ooctrain.sched.planning.question import Question
 from ooctrain.sched.schedule import Plan
 from ooctrain.step.machine import Machine, call_durations_ns

@@ -35,8 +35,7 @@ from ooctrain.rewrite.tile.sft import (
 from ooctrain.rewrite.tile.tile_rules import obstacle, rule_of
 from ooctrain.sched.budget import trace_peak_bytes
 from ooctrain.sched.planners.keep_all import KeepAll
-from ooctrain.sched.planning.parameters import check_whole_numbers
-from ooctrain.sched.planning.planner import remarked
+from ooctrain.sched.planning.planner import check_whole_numbers, remarked
 from ooctrain.sched.planning.question import Question
 from ooctrain.sched.schedule import Granule, Plan
 from ooctrain.sched.spans import held_during

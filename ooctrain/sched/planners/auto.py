@@ -42,9 +42,8 @@ from ooctrain.sched.planners.superneurons import SuperNeurons
 from ooctrain.sched.planners.tflms_hybrid import TflmsHybrid
 from ooctrain.sched.planners.vdnn import Vdnn
 from ooctrain.sched.planners.window import SlidingWindow, WindowCyclic
-from ooctrain.sched.planning.effort import check_evaluations
 from ooctrain.sched.planning.host_gaps import without_host
-from ooctrain.sched.planning.planner import Planner
+from ooctrain.sched.planning.planner import Planner, check_evaluations
 from ooctrain.sched.planning.question import Question, makespan_us
 from ooctrain.sched.schedule import Granule, Plan
 

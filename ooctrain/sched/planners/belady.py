@@ -20,22 +20,12 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from ooctrain.sched.planning.decisions import Decisions, Gap, runs_once
-from ooctrain.sched.planning.host_gaps import (
-    HostGaps,
-    check_both_memories,
-    host_left_bytes,
-)
+from ooctrain.sched.planning.host_gaps import HostGaps, check_both_memories
 from ooctrain.sched.planning.lower import plan_of
-from ooctrain.sched.planning.parameters import check_whole_numbers
-from ooctrain.sched.planning.planner import host_too_small, infeasible
+from ooctrain.sched.planning.planner import check_whole_numbers, host_too_small, infeasible
 from ooctrain.sched.planning.question import Question
 from ooctrain.sched.planning.rematerialise import Use
-from ooctrain.sched.planning.swap import (
-    in_pieces,
-    movable_gaps,
-    piece_bytes,
-    worth_its_latency_bytes,
-)
+from ooctrain.sched.planning.swap import movable_gaps, piece_bytes
 from ooctrain.sched.schedule import Granule, Plan, Run
 from ooctrain.step.trace import Trace
 
@@ -62,13 +52,14 @@ class Belady:
         """See `Planner`. The minimum is what the largest call needs with what never leaves. The
         host's room is counted only where the plan would need more than the host has.
         """
-        step = max(question.budget_bytes // self.pieces, worth_its_latency_bytes(question.machine))
+        step = max(question.budget_bytes // self.pieces, question.machine.worth_its_latency_bytes)
         notes = {"piece_bytes": step}
         roomy = replace(question, host_budget_bytes=None)
         decisions = self._decisions(roomy, step)
-        check_both_memories(self.name, question)
-        plan = plan_of(self.name, roomy, decisions, notes)
         host_bytes = question.host_budget_bytes
+        if host_bytes is not None:
+            check_both_memories(self.name, question)
+        plan = plan_of(self.name, roomy, decisions, notes)
         if host_bytes is None or plan.host_peak_bytes <= host_bytes:
             return plan
         return plan_of(self.name, question, self._decisions(question, step), notes)
@@ -102,7 +93,7 @@ def offload(
         step_bytes = piece_bytes(budget_bytes, question.machine)
     staying = _gaps_after(stays, gaps, runs, question.trace)
     gone = evictions(name, gaps, liveness.resident_bytes(runs), question, staying)
-    pieces = (piece for gap in gone for piece in in_pieces(gap, step_bytes, granule))
+    pieces = (piece for gap in gone for piece in gap.in_pieces(step_bytes, granule))
     return Decisions(runs, tuple(pieces))
 
 
@@ -179,7 +170,7 @@ def evictions(
 
 def _host_gaps(gaps: Sequence[Gap], question: Question, runs: int) -> HostGaps | None:
     """What the host can hold of the gaps; None where all of them fit together."""
-    left_bytes = host_left_bytes(question)
+    left_bytes = question.host_left_bytes
     if left_bytes is None or sum(gap.hi - gap.lo for gap in gaps) <= left_bytes:
         return None
     trace = question.trace

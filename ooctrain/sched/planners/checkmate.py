@@ -33,8 +33,7 @@ from ooctrain.errors import ConfigError
 from ooctrain.sched.bounds.linear_program import INFINITE, LinearProgram, Term, WholeSolution
 from ooctrain.sched.planning.decisions import Decisions, runs_once
 from ooctrain.sched.planning.lower import plan_of
-from ooctrain.sched.planning.parameters import check_whole_numbers
-from ooctrain.sched.planning.planner import infeasible
+from ooctrain.sched.planning.planner import check_whole_numbers, infeasible
 from ooctrain.sched.planning.question import Question
 from ooctrain.sched.planning.rematerialise import droppable, rematerialise
 from ooctrain.sched.planning.residency import Liveness, always_resident

@@ -31,10 +31,9 @@ from ooctrain.sched.planners.keep_all import KeepAll
 from ooctrain.sched.planners.portfolio import Portfolio, Turn
 from ooctrain.sched.planners.prefix import Prefix
 from ooctrain.sched.planners.window import SlidingWindow, WindowCyclic
-from ooctrain.sched.planning.effort import Deadline, check_evaluations
+from ooctrain.sched.planning.effort import Deadline
 from ooctrain.sched.planning.host_gaps import has_host_space, is_short_of_host
-from ooctrain.sched.planning.parameters import check_true_or_false
-from ooctrain.sched.planning.planner import Planner
+from ooctrain.sched.planning.planner import Planner, check_evaluations, check_true_or_false
 from ooctrain.sched.planning.question import Question, makespan_us
 from ooctrain.sched.schedule import Plan
 

@@ -27,8 +27,7 @@ from numpy.typing import NDArray
 from ooctrain.sched.planning.decisions import Decisions, runs_once
 from ooctrain.sched.planning.list_writer import last_uses
 from ooctrain.sched.planning.lower import plan_of
-from ooctrain.sched.planning.parameters import check_whole_numbers
-from ooctrain.sched.planning.planner import infeasible
+from ooctrain.sched.planning.planner import check_whole_numbers, infeasible
 from ooctrain.sched.planning.question import Question
 from ooctrain.sched.schedule import Granule, Plan, Run
 from ooctrain.step.machine import call_durations_ns

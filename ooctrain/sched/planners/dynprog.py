@@ -24,7 +24,7 @@ import numpy as np
 
 from ooctrain.errors import ConfigError
 from ooctrain.sched.planning.chain_view import ChainView, chain_view
-from ooctrain.sched.planning.parameters import check_whole_numbers
+from ooctrain.sched.planning.planner import check_whole_numbers
 from ooctrain.sched.planning.question import Question
 from ooctrain.sched.planning.swap import swap_plan
 from ooctrain.sched.schedule import Plan

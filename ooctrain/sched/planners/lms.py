@@ -39,8 +39,7 @@ from ooctrain.sched.planning.list_writer import (
     last_uses,
     writer_with_resident_parameters,
 )
-from ooctrain.sched.planning.parameters import check_whole_numbers
-from ooctrain.sched.planning.planner import infeasible
+from ooctrain.sched.planning.planner import check_whole_numbers, infeasible
 from ooctrain.sched.planning.question import Question
 from ooctrain.sched.schedule import Granule, Plan
 from ooctrain.step.trace import Trace

@@ -22,8 +22,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from ooctrain.sched.planning.list_writer import VariableSequence, bound_to_device, last_uses
-from ooctrain.sched.planning.parameters import check_whole_numbers
-from ooctrain.sched.planning.planner import check_host, infeasible, make_plan
+from ooctrain.sched.planning.planner import check_host, check_whole_numbers, infeasible, make_plan
 from ooctrain.sched.planning.question import Question
 from ooctrain.sched.schedule import (
     End,

@@ -40,11 +40,10 @@ from ooctrain.sched.planning.chain_view import ChainView, chain_view
 from ooctrain.sched.planning.decisions import Decisions, Gap
 from ooctrain.sched.planning.fastest import fastest_of
 from ooctrain.sched.planning.lower import lower_timed
-from ooctrain.sched.planning.parameters import check_whole_numbers
-from ooctrain.sched.planning.planner import infeasible, least_of, make_plan
+from ooctrain.sched.planning.planner import check_whole_numbers, infeasible, least_of, make_plan
 from ooctrain.sched.planning.question import Question
 from ooctrain.sched.planning.residency import Liveness
-from ooctrain.sched.planning.swap import in_pieces, piece_bytes
+from ooctrain.sched.planning.swap import piece_bytes
 from ooctrain.sched.schedule import Plan, Run
 from ooctrain.step.chain import NS_PER_US
 from ooctrain.step.trace import Trace
@@ -243,7 +242,7 @@ class _Chain:
         """
         trace, machine, granule = self.question.trace, self.question.machine, self.question.granule
         step = piece_bytes(self.question.budget_bytes, machine)
-        pieces = (piece for gap in decisions.gaps for piece in in_pieces(gap, step, granule))
+        pieces = (piece for gap in decisions.gaps for piece in gap.in_pieces(step, granule))
         in_parts = Decisions(decisions.runs, tuple(pieces))
         lowered = lower_timed(in_parts, trace, self.question.budget_bytes, machine, granule)
         notes = {

@@ -53,6 +53,7 @@ class Portfolio:
         best_us: its cost; infinite before there is one.
         chosen: name of its planner.
         refusals, failures: errors of planners without a plan.
+        withheld: of planners that are not there.
         cut_short: whether time was over before a turn.
     """
 
@@ -63,6 +64,7 @@ class Portfolio:
     chosen: str = ""
     refusals: list[Infeasible] = field(default_factory=list)
     failures: list[PartFailed] = field(default_factory=list)
+    withheld: list[Withheld] = field(default_factory=list)
     cut_short: bool = False
 
     def __post_init__(self) -> None:
@@ -84,7 +86,8 @@ class Portfolio:
         asked = replace(asked, trace=trace, effort=effort, forms={})
         try:
             plan = ask(turn.planner, asked)
-        except Withheld:  # a course wheel comes without this planner
+        except Withheld as error:  # a course wheel comes without this planner
+            self.withheld.append(error)
             return None
         except PartFailed as failure:
             self.failures.append(failure)
@@ -115,7 +118,10 @@ class Portfolio:
         Raises:
             Infeasible: no planner had one.
             PartFailed: all of them failed otherwise.
+            Withheld: none is there.
         """
+        if self.best is None and self.withheld and not (self.refusals or self.failures):
+            raise self.withheld[0]
         if self.best is None:
             raise least_refusal(name, self.refusals, self.question.budget_bytes, self.failures)
         notes = {**self.best.notes, **({"cut_short": True} if self.cut_short else {})}

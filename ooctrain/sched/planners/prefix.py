@@ -17,8 +17,7 @@ from typing import Any, NamedTuple, NoReturn
 from ooctrain.errors import Infeasible
 from ooctrain.sched.planners.belady import offload
 from ooctrain.sched.planning.lower import Lowered, lower_within
-from ooctrain.sched.planning.parameters import check_whole_numbers
-from ooctrain.sched.planning.planner import check_host, least_of, make_plan
+from ooctrain.sched.planning.planner import check_host, check_whole_numbers, least_of, make_plan
 from ooctrain.sched.planning.question import Question
 from ooctrain.sched.planning.rematerialise import droppable, last_forward_use, rematerialise
 from ooctrain.sched.schedule import Plan, Run

@@ -11,12 +11,10 @@ for the grammar.
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
 
 from ooctrain import plugins as specs
-from ooctrain.errors import ConfigError
 from ooctrain.sched.planners.auto import Auto
 from ooctrain.sched.planners.belady import Belady
 from ooctrain.sched.planners.bn_recompute import BnRecompute
@@ -40,7 +38,7 @@ from ooctrain.sched.planners.superneurons import SuperNeurons
 from ooctrain.sched.planners.tflms_hybrid import TflmsHybrid
 from ooctrain.sched.planners.vdnn import Vdnn, VdnnAll, VdnnConv
 from ooctrain.sched.planners.window import SlidingWindow, WindowCyclic
-from ooctrain.sched.planning.planner import Planner
+from ooctrain.sched.planning.planner import Planner, expect_planner
 
 ENTRY_POINTS = "ooctrain.planners"
 Factories = Mapping[str, Callable[..., Planner]]
@@ -90,8 +88,11 @@ def get_planner(spec: str, known: Factories = PLANNERS) -> Planner:
         ConfigError: unknown name, file or parameter; the nearest known one is suggested. Or what it
             names cannot plan.
     """
-    found: Planner = specs.resolve(spec, known, group=ENTRY_POINTS, what="planner")
-    _check_planner(found)
+    plain = known.get(spec)
+    found: Planner = plain() if plain else specs.resolve(
+        spec, known, group=ENTRY_POINTS, what="planner"
+    )  # fmt: skip
+    expect_planner(found)
     return found
 
 
@@ -104,27 +105,8 @@ def as_planner(planner: str | Planner | type, known: Factories = PLANNERS) -> Pl
     if isinstance(planner, str):
         return get_planner(planner, known)
     found = planner() if isinstance(planner, type) else planner
-    _check_planner(found)
+    expect_planner(found)
     return found
-
-
-def _check_planner(planner: Planner) -> None:
-    """Raises ConfigError where it has no `name`, or no `plan` that takes one question."""
-    if not callable(getattr(planner, "plan", None)) or not hasattr(planner, "name"):
-        raise ConfigError(
-            f"{type(planner).__name__} is not a planner: it has no `name` or no `plan`",
-            code="OOC-108",
-            fix="ooctrain/sched/planning/planner.py says what a planner has",
-        )
-    try:
-        inspect.signature(planner.plan).bind(None)
-    except TypeError as error:
-        raise ConfigError(
-            f"{type(planner).__name__}.plan does not take one question: {error}", code="OOC-108",
-            fix="def plan(self, question): trace, budget_bytes, machine, granule, "
-            "host_budget_bytes, seed are attributes of the question; docs/howto/planner.md has an "
-            "adapter for planners that take them one by one",
-        ) from error  # fmt: skip
 
 
 def planners(known: Factories = PLANNERS) -> tuple[str, ...]:

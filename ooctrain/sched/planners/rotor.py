@@ -19,7 +19,7 @@ import numpy as np
 
 from ooctrain.sched.planning.chain_runs import ChainStep, Kind, fastest_that_fits
 from ooctrain.sched.planning.chain_view import ChainView, chain_view
-from ooctrain.sched.planning.parameters import check_whole_numbers
+from ooctrain.sched.planning.planner import check_whole_numbers
 from ooctrain.sched.planning.question import Question
 from ooctrain.sched.schedule import Plan
 

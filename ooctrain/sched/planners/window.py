@@ -31,8 +31,13 @@ from ooctrain.sched.ledger import walk as walk_list
 from ooctrain.sched.planners.keep_all import KeepAll
 from ooctrain.sched.planning.fastest import Candidate, fastest, least_us
 from ooctrain.sched.planning.list_writer import ListWriter, VariableSequence
-from ooctrain.sched.planning.parameters import check_true_or_false
-from ooctrain.sched.planning.planner import host_too_small, infeasible, make_plan, smallest_budget
+from ooctrain.sched.planning.planner import (
+    check_true_or_false,
+    host_too_small,
+    infeasible,
+    make_plan,
+    smallest_budget,
+)
 from ooctrain.sched.planning.question import Question
 from ooctrain.sched.schedule import Granule, Plan, Schedule
 from ooctrain.step.machine import Machine

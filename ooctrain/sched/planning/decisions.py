@@ -8,7 +8,7 @@ starts a new life). GREEDY, DYNPROG, Belady, Chen, rotor and their mixtures diff
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -35,6 +35,15 @@ class Gap:
     hi: int
     after: int
     before: int
+
+    def in_pieces(self, piece_bytes: int, granule: Granule) -> Iterator[Gap]:
+        """The gap cut at multiples of `piece_bytes`, rounded up to the granule.
+
+        Where the allocator has no ranges, variables move as a whole, and the gap stays one.
+        """
+        step = granule.granted(max(1, piece_bytes)) if granule.ranges else self.hi
+        for lo in range(self.lo, self.hi, step):
+            yield Gap(self.var, lo, min(lo + step, self.hi), self.after, self.before)
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,40 +3,16 @@
 A planner that searches ends after a number of evaluations. A count is the same on every machine,
 however busy, and so is the plan. A caller in a hurry sets a time limit as well: a `Deadline`, which
 the planner looks at between two evaluations. What it cuts short depends on the machine, so the
-plan's notes then say `cut_short`. Planning makes many objects but next to no garbage, so Python's
-collector runs rarely meanwhile (`collecting_rarely`). Source: ours. Read next:
-`sched/planners/combined.py`.
+plan's notes then say `cut_short`. Source: ours. Read next: `sched/planners/combined.py`.
 """
 
 from __future__ import annotations
 
-import gc
-import math
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
-
-from ooctrain.errors import ConfigError
 
 #: Default number of evaluations of a command's or a program's search: two seconds for 600 calls.
 EVALUATIONS = 10_000
-#: New objects between two looks of the garbage collector: some ten MiB. Python's own 700 mean that
-#: all calls, variables and instructions of a long step are walked again and again, and all stay.
-RARELY = 50_000
-
-
-def check_evaluations(planner: str, evaluations: object) -> None:
-    """Checks that `evaluations` is a finite number of 0 or more; None: the planner's own."""
-    if evaluations is None:
-        return
-    is_switch = isinstance(evaluations, bool)
-    if is_switch or not isinstance(evaluations, int | float) or not 0 <= evaluations < math.inf:
-        raise ConfigError(
-            f"{planner}: evaluations={evaluations!r} is not a finite number of 0 or more",
-            code="OOC-105",
-            fix=f"such as {planner}:evaluations=20000, or leave it out",
-        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,21 +81,3 @@ def searches(planner: object) -> bool:
     `evaluations`.
     """
     return hasattr(planner, "evaluations")
-
-
-@contextmanager
-def collecting_rarely() -> Iterator[None]:
-    """Context manager or decorator: meanwhile the collector waits for `RARELY` new objects.
-
-    Where it waits for as many already, in nested planners or in two threads at once, nothing
-    changes, so the last one to leave finds it as the first one did.
-    """
-    first, *others = gc.get_threshold()
-    if not 0 < first < RARELY:
-        yield
-        return
-    gc.set_threshold(RARELY, *others)
-    try:
-        yield
-    finally:
-        gc.set_threshold(first, *others)

@@ -87,26 +87,17 @@ class HostGaps:
         self._hosted[gap.var] = max(hosted, taken + part), gap.before if whole else until
 
 
-def host_left_bytes(question: Question) -> int | None:
-    """What the inputs, which wait on the host, leave of the host budget; None: it is not limited.
-    Below 0 nothing fits.
-    """
-    if question.host_budget_bytes is None:
-        return None
-    return question.host_budget_bytes - input_bytes(question.trace)
-
-
 def is_short_of_host(question: Question) -> bool:
     """Whether host memory may be too small. Only live values have copies, and few copies last
     longer than their values: twice the peak is enough.
     """
-    left_bytes = host_left_bytes(question)
+    left_bytes = question.host_left_bytes
     return left_bytes is not None and left_bytes < 2 * trace_peak_bytes(question.trace)
 
 
 def has_host_space(question: Question) -> bool:
     """Whether more than the inputs fits on the host."""
-    left_bytes = host_left_bytes(question)
+    left_bytes = question.host_left_bytes
     return left_bytes is None or left_bytes > 0
 
 
@@ -114,7 +105,7 @@ def is_host_tight(question: Question) -> bool:
     """Whether the host holds some, but not all, of what has to leave, so that every list computes
     something again.
     """
-    left_bytes = host_left_bytes(question)
+    left_bytes = question.host_left_bytes
     if left_bytes is None or left_bytes <= 0:
         return False
     return left_bytes < question.peak_bytes - question.budget_bytes
@@ -130,7 +121,7 @@ def without_host(question: Question) -> Question:
 
 
 def check_both_memories(planner: str, question: Question) -> None:
-    """Whether device and host together hold what is alive.
+    """Whether device and host together hold what is alive, where the host has a limit.
 
     Raises:
         Infeasible: they do not, so no list runs each call once.
@@ -138,8 +129,7 @@ def check_both_memories(planner: str, question: Question) -> None:
     Cost: O(uses).
     """
     host_bytes = question.host_budget_bytes
-    if host_bytes is None:
-        return
+    assert host_bytes is not None
     away = alive_bytes(question.trace) - question.budget_bytes
     if away > host_bytes:
         raise host_too_small(

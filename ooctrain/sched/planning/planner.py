@@ -11,14 +11,17 @@ planner is asked; `list_writer.py`; then `sched/planners/keep_all.py`, `sched/pl
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import gc
+import inspect
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from numbers import Integral
 from typing import Any, Protocol
 
 from ooctrain.errors import ConfigError, Infeasible, OoctrainError, PartFailed, failing_as
 from ooctrain.sched.ledger import peaks, walk
-from ooctrain.sched.planning.effort import collecting_rarely
 
 # Assignments import these from here, with the interface.
 from ooctrain.sched.planning.list_writer import ListWriter as ListWriter
@@ -27,10 +30,14 @@ from ooctrain.sched.planning.list_writer import (
 )
 from ooctrain.sched.planning.question import Question
 from ooctrain.sched.schedule import Granule, Instruction, Plan, Schedule
-from ooctrain.sched.simulate import times_ns
+from ooctrain.sched.simulate import ends_at_us
 from ooctrain.step.machine import Machine
 from ooctrain.step.trace import Call, Trace
 from ooctrain.units import format_bytes
+
+#: New objects between two looks of the garbage collector: some ten MiB. Python's own 700 mean that
+#: all calls, variables and instructions of a long step are walked again and again, and all stay.
+RARELY = 50_000
 
 
 class Planner(Protocol):
@@ -52,6 +59,24 @@ class Planner(Protocol):
                 permitting; or with none where the host's budget is too small (`host_too_small`).
         """
         ...
+
+
+@contextmanager
+def collecting_rarely() -> Iterator[None]:
+    """Context manager or decorator: meanwhile the collector waits for `RARELY` new objects.
+
+    Where it waits for as many already, in nested planners or in two threads at once, nothing
+    changes, so the last one to leave finds it as the first one did.
+    """
+    first, *others = gc.get_threshold()
+    if not 0 < first < RARELY:
+        yield
+        return
+    gc.set_threshold(RARELY, *others)
+    try:
+        yield
+    finally:
+        gc.set_threshold(first, *others)
 
 
 @collecting_rarely()
@@ -152,12 +177,79 @@ def make_plan(
 ) -> Plan:
     """A plan that claims of the schedule what the simulator finds."""
     issued = walk(trace, schedule)
-    _, done_ns = times_ns(issued, schedule, trace, machine)
-    makespan_ns = max((done_ns[row.index] for row in issued if row.stream), default=0)
+    took_us = ends_at_us(issued, schedule, trace, machine)
     device_peak, host_peak = peaks(issued, schedule)
-    return Plan(
-        trace, (), schedule, makespan_ns / 1000, device_peak, host_peak, notes=dict(notes or {})
-    )
+    return Plan(trace, (), schedule, took_us, device_peak, host_peak, notes=dict(notes or {}))
+
+
+# What is no planner, and parameters that cannot be
+
+
+def expect_planner(planner: object) -> None:
+    """Raises ConfigError where it has no `name`, or no `plan` that takes one question."""
+    plan = getattr(planner, "plan", None)
+    if not callable(plan) or not hasattr(planner, "name"):
+        raise ConfigError(
+            f"{type(planner).__name__} is not a planner: it has no `name` or no `plan`",
+            code="OOC-108",
+            fix="ooctrain/sched/planning/planner.py says what a planner has",
+        )
+    try:
+        inspect.signature(plan).bind(None)
+    except TypeError as error:
+        raise ConfigError(
+            f"{type(planner).__name__}.plan does not take one question: {error}", code="OOC-108",
+            fix="def plan(self, question): trace, budget_bytes, machine, granule, "
+            "host_budget_bytes, seed are attributes of the question; docs/howto/planner.md has an "
+            "adapter for planners that take them one by one",
+        ) from error  # fmt: skip
+
+
+def check_whole_numbers(planner: str, parameters: Mapping[str, object], least: int = 1) -> None:
+    """Raises ConfigError for a planner's parameter that is not a whole number, or is too small.
+
+    Args:
+        parameters: {name: value}.
+        least: the smallest value that is allowed.
+    """
+    for name, value in parameters.items():
+        if isinstance(value, bool) or not isinstance(value, Integral) or value < least:
+            raise ConfigError(
+                f"{planner}: {name}={value!r} is not a whole number of at least {least}",
+                code="OOC-105",
+                fix=f"such as {planner}:{name}={max(least, 1)}, or leave {name} out",
+            )
+
+
+def check_true_or_false(planner: str, parameters: Mapping[str, object]) -> None:
+    """Raises ConfigError for a planner's switch that is neither true nor false.
+
+    Args:
+        parameters: {name: value}.
+    """
+    for name, value in parameters.items():
+        if not isinstance(value, bool):
+            raise ConfigError(
+                f"{planner}: {name}={value!r} is neither true nor false",
+                code="OOC-105",
+                fix=f"such as {planner}:{name}=false, or leave {name} out",
+            )
+
+
+def check_evaluations(planner: str, evaluations: object) -> None:
+    """Checks that `evaluations` is a finite number of 0 or more; None: the planner's own."""
+    if evaluations is None:
+        return
+    is_switch = isinstance(evaluations, bool)
+    if is_switch or not isinstance(evaluations, int | float) or not 0 <= evaluations < math.inf:
+        raise ConfigError(
+            f"{planner}: evaluations={evaluations!r} is not a finite number of 0 or more",
+            code="OOC-105",
+            fix=f"such as {planner}:evaluations=20000, or leave it out",
+        )
+
+
+# Refusals
 
 
 def infeasible(

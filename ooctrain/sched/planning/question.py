@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
-from ooctrain.sched.budget import trace_minimum_bytes, trace_peak_bytes
+from ooctrain.sched.budget import input_bytes, trace_minimum_bytes, trace_peak_bytes
 from ooctrain.sched.planning.decisions import Gap, movable_gaps, runs_once
 from ooctrain.sched.planning.effort import UNHURRIED, Effort
 from ooctrain.sched.planning.residency import Liveness
@@ -105,6 +105,13 @@ class Question:
     def _facts(self) -> StepFacts:
         assert self.facts is not None
         return self.facts
+
+    @property
+    def host_left_bytes(self) -> int | None:
+        """What the inputs, which wait on the host, leave of the host budget; None: it is not
+        limited. Below 0 nothing fits."""
+        limit = self.host_budget_bytes
+        return None if limit is None else limit - input_bytes(self.trace)
 
     @property
     def liveness(self) -> Liveness:

@@ -9,19 +9,17 @@ parameter's new value, which shares the old one's host slot. Read next: `sched/p
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from ooctrain.sched.planning.decisions import Decisions, Gap, movable_gaps, runs_once
 from ooctrain.sched.planning.lower import plan_of
 from ooctrain.sched.planning.planner import infeasible
 from ooctrain.sched.planning.question import Question
-from ooctrain.sched.schedule import Granule, Plan
+from ooctrain.sched.schedule import Plan
 from ooctrain.step.machine import Machine
 from ooctrain.step.trace import Trace
 
-#: A copy of this many times its latency loses 5 % to it.
-LATENCIES_PER_PIECE = 20
 #: A copy moves at most this fraction of the budget, or what is worth its latency if that is more.
 PIECES = 128
 
@@ -58,20 +56,4 @@ def check_budget(name: str, question: Question, gaps: Iterable[Gap]) -> None:
 
 def piece_bytes(budget_bytes: int, machine: Machine) -> int:
     """How large the pieces are in which a gap travels."""
-    return max(budget_bytes // PIECES, worth_its_latency_bytes(machine), 1)
-
-
-def worth_its_latency_bytes(machine: Machine) -> int:
-    """The size from which a copy loses little to its latency."""
-    rate = max(machine.in_bytes_per_us, machine.out_bytes_per_us)
-    return int(LATENCIES_PER_PIECE * machine.latency_us * rate)
-
-
-def in_pieces(gap: Gap, piece_bytes: int, granule: Granule) -> Iterator[Gap]:
-    """A gap cut at multiples of `piece_bytes`, rounded up to the granule.
-
-    Where the allocator has no ranges, variables move as a whole, and the gap stays one.
-    """
-    step = granule.granted(max(1, piece_bytes)) if granule.ranges else gap.hi
-    for lo in range(gap.lo, gap.hi, step):
-        yield Gap(gap.var, lo, min(lo + step, gap.hi), gap.after, gap.before)
+    return max(budget_bytes // PIECES, machine.worth_its_latency_bytes, 1)

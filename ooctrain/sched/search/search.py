@@ -15,7 +15,7 @@ import numpy as np
 
 from ooctrain.sched.budget import trace_peak_bytes
 from ooctrain.sched.planning.effort import Deadline
-from ooctrain.sched.planning.host_gaps import host_left_bytes, is_short_of_host
+from ooctrain.sched.planning.host_gaps import is_short_of_host
 from ooctrain.sched.planning.question import Question
 from ooctrain.sched.planning.rematerialise import Use
 from ooctrain.sched.planning.swap import piece_bytes
@@ -269,7 +269,7 @@ def _for_calls(runs: Sequence[Run]) -> list[int]:
 
 def _host_bytes(question: Question) -> int:
     """What the inputs leave of the host budget; below 0: enough for all."""
-    left_bytes = host_left_bytes(question)
+    left_bytes = question.host_left_bytes
     return max(0, left_bytes) if left_bytes is not None and is_short_of_host(question) else -1
 
 
