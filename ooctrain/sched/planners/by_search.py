@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 CALLS, GROWTH = 600, 1.5
 #: Moves of a round for each evaluation; `MORE` for each of the first, up to `FEW` in all: what a
 #: search of a few hundred lists for all of its rounds finds is chance.
-MOVES, MORE, FEW = 0.75, 2, 400
+MOVES, MORE, FEW = 0.6, 2, 400
 #: A search counts on from its seed, in 64 bits; of NumPy's numbers it would be compiled once more.
 SEEDS = 1 << 62
 
