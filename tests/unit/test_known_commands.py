@@ -223,8 +223,8 @@ def test_the_fields_of_a_step():
             lines.count(run)
             rows.append((lines.total_steps, done, *fields_of(lines.step_fields(run))))
     line = prepared_step().predict()
-    for timeline in (line, replace(line, bytes_out=0)):
-        rows.append(fields_of(lines.step_fields(a_run(timeline=timeline))))
+    both = line, replace(line, bytes_out=0)
+    rows += [fields_of(lines.step_fields(a_run(timeline=timeline))) for timeline in both]
     rows.append(lines.memory_fields(a_run(timeline=line)))
     rows.append(lines.memory_fields(a_run()))
     rows.append([lines.memory_bar(a_run(timeline=line), columns).plain for columns in (10, 40)])
