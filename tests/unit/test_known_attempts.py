@@ -48,7 +48,7 @@ def worth(name, answer):
     ]
     lengths = len(wrong.split()), len(attempt.hint.split()), len(said.getvalue().split())
     return (
-        name, *("" if n.yours is None else f"{n.yours:.6g}" for n in attempt.numbers),
+        *("" if n.yours is None else f"{n.yours:.6g}" for n in attempt.numbers),
         attempt.solved, *numbers, *(["raised"] if raised else lengths),
         known.digest(shapes_of(attempt.picture)),
     )  # fmt: skip
@@ -139,10 +139,12 @@ CARRY, FINISH = SOLUTIONS["c4"]
 @pytest.mark.parametrize(("number", "answer"), [*enumerate([
     (lambda state, rows: rows if state is None else np.concatenate([state, rows]),
      lambda rows, n: (rows.mean(0), rows.var(0))),
-    (CARRY, lambda state, n: FINISH(state, n)[::-1]), (CARRY, lambda state, n: FINISH(state, n + 1)),
+    (CARRY, lambda state, n: FINISH(state, n)[::-1]),
+    (CARRY, lambda state, n: FINISH(state, n + 1)),
     (CARRY, lambda state, n: [*FINISH(state, n)]), (CARRY, lambda state, n: FINISH(state, n)[:1]),
     (CARRY, lambda state, n: tuple(part[:3] for part in FINISH(state, n))), (CARRY, None), CARRY,
-    (lambda state, rows: {"a": rows[0], "b": [1.0, (2.0, None)]}, lambda state, n: (state["a"],) * 2),
+    (lambda state, rows: {"a": rows[0], "b": [1.0, (2.0, None)]},
+     lambda state, n: (state["a"],) * 2),
 ])])  # fmt: skip
 def test_statistics_that_are_nearly_carried(number, answer):
     known.check_rows("attempts", f"carried {number}", [worth("c4", answer)])
@@ -232,7 +234,8 @@ def test_packings_that_are_nearly_right():
 
     answers = [
         in_a_row, changed(PACK, lambda offsets: [at + 1 for at in offsets]),
-        changed(PACK, lambda offsets: offsets[:-1]), changed(PACK, lambda offsets: [-1, *offsets[1:]]),
+        changed(PACK, lambda offsets: offsets[:-1]),
+        changed(PACK, lambda offsets: [-1, *offsets[1:]]),
         changed(PACK, tuple), changed(PACK, lambda offsets: [float(at) for at in offsets]),
         lambda blocks: None, lambda blocks: [at + at // 9 for at in in_a_row(blocks)],
     ]  # fmt: skip
@@ -259,8 +262,11 @@ def test_what_kernels_ask_of_memory():
             rows.append((name, len(str(stray).split()), len(numbers_in([str(stray)])[0])))
             continue
         same = (out == right.reshape(-1)).all() if name != "d3" else ""
-        measured = [(what, target, bound, of(found, SimpleNamespace()))
-                    for what, of, target, bound in task.measured if what != "shared words"]  # fmt: skip
+        measured = [
+            (what, target, bound, of(found, SimpleNamespace()))
+            for what, of, target, bound in task.measured
+            if what != "shared words"
+        ]
         rows.append((name, found.sectors, found.conflicts, found.loads, found.busiest,
                      known.digest(found.accesses), same, *measured))  # fmt: skip
         pictures.append((name, known.digest(shapes_of(accesses_picture(name, found)))))
@@ -343,11 +349,11 @@ def test_the_zoos_that_laws_are_tried_on():
                 live += [said[-1]] if said[-1] is not None and said[-1] not in live else []
         rows.append((arena.size, known.digest(said)))
     for args in (*FRONTIERS.right.values(), *FRONTIERS.bugs.values()):
-        rows.append([args[0](there, k, s, p, 9) for k, s, p in ((3, 1, 1), (5, 1, 2), (4, 2, 0))
-                     for there in (0, 3, 8, 9)])  # fmt: skip
+        asked = [(n, *shape) for shape in ((3, 1, 1), (5, 1, 2), (4, 2, 0)) for n in (0, 3, 8, 9)]
+        rows += [[args[0](*numbers, 9) for numbers in asked]]
     x, dy = (np.random.default_rng(n).standard_normal((4, 3)) for n in (1, 2))
     for args in (*NORMS.right.values(), *NORMS.bugs.values()):
-        rows.append([f"{value:.5g}" for value in args[1](x, dy)[0]])
+        rows += [[f"{value:.5g}" for value in args[1](x, dy)[0]]]
     known.check_rows("attempts", "zoos", rows)
     np.testing.assert_allclose(norm_backward(x, dy).sum(0), 0, atol=1e-12)
 
