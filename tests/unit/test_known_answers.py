@@ -121,9 +121,9 @@ def test_what_an_allocator_says_of_itself():
 
     rows = [(*where, came(lambda answer=answer: seen(answer))) for *where, answer in changed(MADE)]
     for granule in ([16, True, 3], [16, False], [16, 0, 0], [1, False, -1], [0, False, 0], (1, 2)):
-        rows.append(("granule", granule, came(lambda g=granule: seen({**MADE, "granule": g}))))
+        rows += [("granule", granule, came(lambda g=granule: seen({**MADE, "granule": g})))]
     for more in ({"foresees": True}, {"foresees": 0}, {"needs_virtual_memory": True}):
-        rows.append((more, came(lambda more=more: seen({**MADE, **more}))))
+        rows += [(more, came(lambda more=more: seen({**MADE, **more})))]
     rows += [(repr(value), came(lambda value=value: seen(value))) for value in ODD]
     known.check_rows("answers", "allocators", rows)
     _, interview = made()
@@ -142,7 +142,8 @@ def test_blocks_that_are_given():
     rows = []
     for row in ([1, 64, 10, 16, "t"], [1, 64, 10, 16], [1, 64, 10, 16, 5], [1, 64, 10, 1.0, "t"],
                 [True, 64, 10, 16, "t"], [1, 1 << 63, 10, 16, "t"], [1, (1 << 63) - 1, 10, 16, ""],
-                (1, 64, 10, 16, "t"), [1, -5, 0, 0, ""], [1, -(1 << 63), 0, 0, ""], "12345"):  # fmt: skip
+                (1, 64, 10, 16, "t"), [1, -5, 0, 0, ""],
+                [1, -(1 << 63), 0, 0, ""], "12345"):  # fmt: skip
         for number in (5, -5, None, True, "5"):
             answer = {"value": {"block": row, "number": number}}
             rows.append((row, number, came(lambda answer=answer: block_of(answer))))
@@ -176,9 +177,9 @@ def test_what_an_allocator_answers_later():
 def test_what_the_memory_of_an_allocator_is_asked():
     asked = (
         ("linear", [3]), ("linear", [7]), ("linear", [1.0]), ("linear", []), ("linear", [True]),
-        ("linear", [1 << 62]), ("linear", [-(1 << 62)]), ("linear", [1 - (1 << 62)]), ("wait", [0]),
-        ("wait", []), ("wait", [-1]), ("wait", [1]), ("map", [1]), ("close", []), ("used_bytes", []),
-        ("size_bytes", []),
+        ("linear", [1 << 62]), ("linear", [-(1 << 62)]), ("linear", [1 - (1 << 62)]),
+        ("wait", [0]), ("wait", []), ("wait", [-1]), ("wait", [1]), ("map", [1]), ("close", []),
+        ("used_bytes", []), ("size_bytes", []),
     )  # fmt: skip
     rows, waited = [], []
     for what, values in asked:
@@ -312,9 +313,10 @@ class Own(Exception):
 def test_errors_arrive_as_they_may():
     errors = [
         Own("o"), ValueError("a\nb"), KeyError("k"), Infeasible("i", minimum_bytes=5, fix="f"),
-        OutOfDeviceMemory("m", granted_bytes=1, free_bytes=2, largest_bytes=3, arena="a", where="w"),
+        OutOfDeviceMemory("m", granted_bytes=1, free_bytes=2, largest_bytes=3, arena="a"),
         ScheduleError("s", rule="R203", index=4), ConfigError("c", code="OOC-105", numbers="3"),
-        DriverError("d", call="mmap"), ZeroDivisionError(), UnicodeDecodeError("utf8", b"", 0, 1, "r"),
+        DriverError("d", call="mmap"), ZeroDivisionError(),
+        UnicodeDecodeError("utf8", b"", 0, 1, "r"),
     ]  # fmt: skip
     rows = []
     for error in errors:
@@ -335,7 +337,7 @@ def test_errors_in_words():
     error = OoctrainError("w\x1b", code="OOC-1", where="here", numbers="known: a, b", fix="f")
     full = OutOfDeviceMemory("w", granted_bytes=4, free_bytes=4, largest_bytes=3, arena="a\nb")
     known.check_rows("answers", "words", [
-        *((line,) for line in str(error).splitlines()), *((line,) for line in str(full).splitlines()),
+        *((line,) for found in (error, full) for line in str(found).splitlines()),
         *((word, did_you_mean(word, ("window", "windows", "belady", "lru")))
           for word in ("windo", "lr", "x", "beladi", "")),
         *((granted, free, largest, OutOfDeviceMemory(
@@ -352,19 +354,24 @@ SIZES = ("1", "0", "12b", "1.5KiB", "1kb", "0.3kB", "2 GiB ", " 3TiB", "1e3", ""
 
 
 def test_sizes_and_times_in_words():
-    numbers = [0, 1, 9.5, 10, 99.4, 999, 1023, 1024, 1025, 10239, 10240, 102399, 999499, 999500,
-               1 << 20, (1 << 20) - 1, 1 << 30, 15 << 30, 1 << 40, 1 << 51, 1.5e6, 2.5e6]  # fmt: skip
+    numbers = [
+        0, 1, 9.5, 10, 99.4, 999, 1023, 1024, 1025, 10239, 10240, 102399, 999499, 999500,
+        1 << 20, (1 << 20) - 1, 1 << 30, 15 << 30, 1 << 40, 1 << 51, 1.5e6, 2.5e6,
+    ]  # fmt: skip
     rows = [
         (n, format_bytes(n), format_bytes(-n), format_us(n), format_us(-n), format_rate(n / 1e3),
-         format_rate(n / 100), format_clock(n / 7), format_percent(n / 3e3, 1), format_percent(n / 9))
+         format_rate(n / 100), format_clock(n / 7), format_percent(n / 3e3, 1),
+         format_percent(n / 9))
         for n in numbers
     ]  # fmt: skip
-    for text in SIZES:
-        for least in (0, 1, 6):
-            rows.append((repr(text), least, came(lambda t=text, n=least: parse_bytes(t, least_bytes=n)),
-                         came(lambda t=text, n=least: parse_budget(t, least_bytes=n))))  # fmt: skip
+    for parse in (parse_bytes, parse_budget):
+        rows += [
+            (repr(text), least, came(lambda t=text, n=least, p=parse: p(t, least_bytes=n)))
+            for text in SIZES
+            for least in (0, 1, 6)
+        ]
     for rate in (1, 1e-3, 0.9e-3, 0, -1, float("inf"), float("nan"), True, "5", 1e30):
-        rows.append((repr(rate), came(lambda rate=rate: rate_of(rate, "link"))))
+        rows += [(repr(rate), came(lambda rate=rate: rate_of(rate, "link")))]
     rows += [(size, [Granule(size).granted(n) for n in (0, 1, 7, 8, 9, 64)]) for size in (1, 8, 12)]
     rows += [
         (repr(size), came(lambda s=size: Granule(s, True, 3))) for size in ("4KiB", 0, -1, None)
@@ -443,11 +450,11 @@ def test_the_laws_of_parts_that_break_them(tmp_path):
     root = str(Path(oc.__file__).parents[1])
     laws = ["planner", "allocator", "bands", "law", "split", "rewrite"]
     done = subprocess.run(
-        [sys.executable, "-m", "pytest", "-p", "ooctrain.laws.plugin", "-p", "no:cacheprovider", "-q",
-         "-rA", "--law-examples", "1", "--law-seed", "5", "--law-briefly", "--tb=short", "--pyargs",
+        [sys.executable, "-m", "pytest", "-p", "ooctrain.laws.plugin", "-p", "no:cacheprovider",
+         "-q", "-rA", "--law-examples", "1", "--law-seed", "5", "--law-briefly", "--tb=short", "--pyargs",
          *(f"ooctrain.laws.test_{law}" for law in laws)],
         cwd=tmp_path, capture_output=True, text=True, check=False,
-        env={**os.environ, "PYTHONPATH": os.pathsep.join([root, os.environ.get("PYTHONPATH", "")])},
+        env={**os.environ, "PYTHONPATH": f"{root}{os.pathsep}{os.environ.get('PYTHONPATH', '')}"},
     )  # fmt: skip
     lines = done.stdout.splitlines()
     outcomes = sorted(
