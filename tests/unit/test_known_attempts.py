@@ -33,6 +33,7 @@ from ooctrain.course.puzzles.tile_puzzles import (
     true_kept,
     true_readers,
 )
+from ooctrain.errors import ConfigError
 from ooctrain.step.op import Window
 
 
@@ -188,6 +189,12 @@ def test_holes_that_are_nearly_right():
 def test_pages_that_are_nearly_right():
     map_pages, unmap_pages, translate = PAGES
 
+    asked = []
+
+    def map_and_note(table, free, first, pages):
+        asked.append((first, pages))
+        map_pages(table, free, first, pages)
+
     def map_highest(table, free, first, pages):
         free.sort(reverse=True)
         map_pages(table, free, first, pages)
@@ -222,6 +229,9 @@ def test_pages_that_are_nearly_right():
         (map_pages, unmap_pages), map_pages,
     ]  # fmt: skip
     known.check_rows("attempts", "pages", [worth("b3", answer) for answer in answers])
+    assert worth("b3", (map_and_note, unmap_pages, translate))[2]
+    assert asked[0][0] == 0
+    assert [first for first, _ in asked[1:]] == [first + pages for first, pages in asked[:-1]]
 
 
 def test_packings_that_are_nearly_right():
@@ -399,6 +409,10 @@ def test_an_attempt_in_words():
             with pytest.raises(Wrong):
                 wanted(right, int, "w")
     assert reason_of(Wrong("why")) == "why"
+    for text in ("\nFailed in a place\nwhy\nmore", "why"):
+        assert reason_of(ValueError(text)) == "it raises ValueError: why"
+    assert reason_of(NotImplementedError("b")) == "nothing is there yet: b"
+    assert reason_of(ConfigError("c", fix="d")) == "[OOC-100] c\n    likely fix: d"
     with pytest.raises(AttributeError):
         oc.puzzles.z9  # noqa: B018
     assert {"a1", "f3", "copy", "PUZZLES"} <= {*dir(oc.puzzles)}
