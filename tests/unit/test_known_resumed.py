@@ -144,10 +144,10 @@ def test_what_a_run_has_after_it_is_restored(words):
             run, loader, schedule = a_run(words, epochs), Loader(), schedule_of(words, epochs)
             outcome = came(lambda: restore_run(run, loader, schedule, before))  # noqa: B023
             record = run.record
+            rate = schedule.optimizer.param_groups[0]["lr"]
             rows.append((
                 name, epochs, outcome, sorted(loader.state.items()), record.lengths, record.losses,
-                record.ranks, record.other_images, f"{schedule.optimizer.param_groups[0]['lr']:.5g}",
-                schedule.last_epoch,
+                record.ranks, record.other_images, f"{rate:.5g}", schedule.last_epoch,
             ))  # fmt: skip
     known.check_rows("resumed", f"restored, {words}", rows)
 
