@@ -20,6 +20,7 @@ from support import known
 from support.handouts import BOOKS, BOOKS_STUB, IN_BANDS, ROWS_STUB
 
 from ooctrain.cli import main
+from ooctrain.cli.grade_class import item_table
 from ooctrain.course.assignments import ASSIGNMENTS, folder_of
 from ooctrain.course.autograders import notebook_graders
 from ooctrain.course.autograders.gradescope import not_graded, results_of, write_zip
@@ -327,6 +328,12 @@ def test_the_files_of_a_class(tmp_path):
     ])  # fmt: skip
 
 
+def test_the_items_of_a_class_as_they_are_printed():
+    table = item_table(CLASS)
+    rows = zip(*([str(cell) for cell in column.cells] for column in table.columns), strict=True)
+    known.check_rows("grades", "class printed", rows)
+
+
 def test_a_class_without_a_file_has_no_points_and_each_has_a_reason(
     assignment, tmp_path, capsys, monkeypatch
 ):
@@ -442,4 +449,4 @@ def test_the_first_reason_of_a_hunt_counts():
 
 
 def test_every_row_is_of_a_test():
-    assert len(known.whose("grades")) == 13 + len(ASSIGNMENTS)
+    assert len(known.whose("grades")) == 14 + len(ASSIGNMENTS)
