@@ -242,9 +242,7 @@ def a_puzzle(name: str, folder: Path) -> Any:
         with contextlib.redirect_stdout(io.StringIO()) as said:
             attempt = oc.puzzles.PUZZLES[name].check(answer)
         numbers = [[number.yours, number.target, number.bound] for number in attempt.numbers]
-        shown.append(
-            [numbers, shapes_of(attempt.picture), *said_in(said.getvalue().splitlines())]
-        )
+        shown.append([numbers, shapes_of(attempt.picture), *said_in(said.getvalue().splitlines())])
     return shown
 
 
