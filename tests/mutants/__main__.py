@@ -58,7 +58,9 @@ def options() -> argparse.ArgumentParser:
     parser.add_argument("--from", type=int, default=1, dest="first", help="number of the first one")
     parser.add_argument("--minutes", type=float, default=60, help="begin none after so long")
     parser.add_argument("--seconds", type=float, default=12, help="CPU time of a stage of tests")
-    parser.add_argument("--nearest", action="store_true", help="tests that import the file, and tables")
+    parser.add_argument(
+        "--nearest", action="store_true", help="tests that import the file, and tables"
+    )
     parser.add_argument("--least", type=float, default=0.0, help="rate below which it fails")
     parser.add_argument("--kept", type=Path, default=ROOT / "build" / "mutants")
     parser.add_argument("--page", type=Path, help="a page of the documentation for the result")

@@ -1,5 +1,5 @@
-"""Which test files judge a file: those that import it, then tables of known answers, then those that
-import its room, then all; those that take long come last.
+"""Which test files judge a file: those that import it, then tables of known answers, then those
+that import its room, then all; those that take long come last.
 
 What a test imports is read in its text, so nothing has to run. Read next: `reach.py`.
 """
@@ -94,8 +94,8 @@ def collected(mutants: Sequence[Mutant], nearest: bool = False) -> Iterator[str]
     Args:
         nearest: only those that import a mutant's own module, and tables.
     """
+    last = NEAREST if nearest else None
     wanted = {
-        path for mutant in mutants for stage in near_files(mutant.file)[: NEAREST if nearest else None]
-        for path in stage
+        path for mutant in mutants for stage in near_files(mutant.file)[:last] for path in stage
     }  # fmt: skip
     yield from sorted(wanted)

@@ -223,7 +223,9 @@ def test_who_reads_signatures_judges_the_defaults_of_functions_that_it_does_not_
     """Of other mutants it hears nothing."""
     test = "tests/unit/test_known_defaults.py"
     default, other = (
-        next(m for m in mutants_of("ooctrain/models/resnet.py", {"resnet101"}) if m.is_default is of)
+        next(
+            m for m in mutants_of("ooctrain/models/resnet.py", {"resnet101"}) if m.is_default is of
+        )
         for of in (True, False)
     )
     judge = Judge(f"{test}::reads", 1.0, 0)
