@@ -1,9 +1,9 @@
 """What made-up systems let a process take of memory and processors is what it was.
 
 Each system is a few files, drawn: control groups of either version, nested, with and without
-limits, accounts of page cache, mounts that show a part of the path, and resource limits. That each limit is
-the right one, `../strangers/test_limits_of_ones_own_group.py` holds; `support/known.py` says why
-the answers stand in a table.
+limits, accounts of page cache, mounts that show a part of the path, and resource limits. That each
+limit is the right one, `../strangers/test_limits_of_ones_own_group.py` holds; `support/known.py`
+says why the answers stand in a table.
 """
 
 from __future__ import annotations
