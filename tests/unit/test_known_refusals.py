@@ -25,8 +25,8 @@ from ooctrain.errors import OoctrainError
 from ooctrain.optim import lr_scheduler
 from ooctrain.tracing import trace
 
-VALUES = (-1, 0, 1, 2, 4, 0.5, 1.5, -0.25, math.nan, math.inf, True, "sum", "same", "valid", None, (1, 2),
-          (2, 0.5), (0, 1, 2, 3))  # fmt: skip
+VALUES = (-1, 0, 1, 2, 4, 0.5, 1.5, -0.25, math.nan, math.inf, True, "sum", "same", "valid", None,
+          (1, 2), (2, 0.5), (0, 1, 2, 3))  # fmt: skip
 SHAPE = 2, 4, 7, 10
 #: {a layer: arguments that it cannot do without}; all others are as their defaults say.
 LAYERS: Mapping[str, Mapping[str, Any]] = {
