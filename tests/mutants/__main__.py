@@ -17,7 +17,7 @@ import pytest
 from mutants import report
 from mutants.court import KILLED, Court, Terms, Verdict
 from mutants.forks import in_fork
-from mutants.nearby import STAGES, collected
+from mutants.nearby import NEAREST, STAGES, collected
 from mutants.operators import ROOT, Mutant, files, mutants_of, sample
 from mutants.reach import Tests
 
@@ -58,7 +58,9 @@ def options() -> argparse.ArgumentParser:
     parser.add_argument("--from", type=int, default=1, dest="first", help="number of the first one")
     parser.add_argument("--minutes", type=float, default=60, help="begin none after so long")
     parser.add_argument("--seconds", type=float, default=12, help="CPU time of a stage of tests")
-    parser.add_argument("--nearest", action="store_true", help="tests that import the file alone")
+    parser.add_argument(
+        "--nearest", action="store_true", help="tests that import the file, and tables"
+    )
     parser.add_argument("--least", type=float, default=0.0, help="rate below which it fails")
     parser.add_argument("--kept", type=Path, default=ROOT / "build" / "mutants")
     parser.add_argument("--page", type=Path, help="a page of the documentation for the result")
@@ -74,7 +76,7 @@ def drawn_from(part: str, count: int, seed: str) -> list[Mutant]:
 def try_all(drawn: list[Mutant], given: argparse.Namespace) -> list[Verdict]:
     """What pytest, with the court in it, finds of each."""
     until = time.monotonic() + 60 * given.minutes
-    terms = Terms(1 if given.nearest else STAGES, given.seconds, until, given.first - 1)
+    terms = Terms(NEAREST if given.nearest else STAGES, given.seconds, until, given.first - 1)
     given.kept.mkdir(parents=True, exist_ok=True)
     os.environ["CI"] = "1"  # the same examples in each run
     in_fork(searches_are_compiled)  # a test that is ended while Numba compiles may leave half of it

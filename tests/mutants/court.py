@@ -24,7 +24,7 @@ import pytest
 from hypothesis import Phase, settings
 from mutants import planted
 from mutants.forks import in_fork, limit
-from mutants.nearby import near_files
+from mutants.nearby import near_files, reads_defaults
 from mutants.operators import Mutant, digest_of, files
 from mutants.reach import Judge, Tests, content_of
 
@@ -55,7 +55,7 @@ class Terms:
     """How a court works.
 
     Args:
-        stages: how many of those of `nearby.near_files`; 1: the nearest tests alone.
+        stages: how many of those of `nearby.near_files`.
         budget_s: CPU seconds that the tests of one stage may take, by their usual times.
         until: `time.monotonic` at which no other mutant is begun.
         first: mutants before this one are looked up, and not tried.
@@ -135,11 +135,22 @@ class Court:
         found = [
             (*entry, file)
             for file in self._files(mutant, stage)
-            for entry in self.tests.reach(file, mutant.compiled).reaching(mutant.reached)
+            for entry in self._reaching(mutant, file)
         ]
         found.sort(key=lambda entry: (entry[0], entry[1], entry[3]))
         before = self._row(mutant, stage).get("by")
         return sorted((judge for _, _, judge, _ in found), key=lambda j: j.test != before)
+
+    def _reaching(self, mutant: Mutant, file: str) -> list[tuple[bool, float, Judge]]:
+        """Tests of a file that reach a mutant. A default value is there without a call: who reads
+        signatures has reached that of every function.
+        """
+        reach = self.tests.reach(file, mutant.compiled)
+        found = reach.reaching(mutant.reached)
+        if mutant.is_default and reads_defaults(file):
+            before = {judge for _, _, judge in found}
+            found += [(False, j.seconds, j) for j in reach.judges if j not in before]
+        return found
 
     def _files(self, mutant: Mutant, stage: int) -> list[str]:
         """Whose tests judge at a stage. What is compiled is judged by the nearest alone: others
@@ -225,8 +236,7 @@ class Court:
         if by:
             return digest_of([mutant.source, content_of(by.split("::")[0])])
         reaching = [
-            file for file in self._files(mutant, stage)
-            if mutant.reached in self.tests.reach(file, mutant.compiled).bits
+            file for file in self._files(mutant, stage) if self._reaching(mutant, file)
         ]  # fmt: skip
         return digest_of([mutant.source, str(self.terms.budget_s), *map(content_of, reaching)])
 

@@ -1,5 +1,5 @@
-"""Which test files judge a file: those that import it, then those that import its room, then all;
-those that take long come last.
+"""Which test files judge a file: those that import it, then tables of known answers, then those
+that import its room, then all; those that take long come last.
 
 What a test imports is read in its text, so nothing has to run. Read next: `reach.py`.
 """
@@ -9,11 +9,12 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator, Sequence
 from functools import cache
+from pathlib import Path
 
 from mutants.operators import ROOMS, ROOT, Mutant, parsed
 
-#: How many lists `near_files` gives.
-STAGES = 4
+#: How many lists `near_files` gives, and how many of them are near.
+STAGES, NEAREST = 5, 2
 #: Begin the names of test files that compile kernels, or start many processes, or look at sources.
 LATE = tuple(
     f"tests/{name}"
@@ -26,12 +27,15 @@ LATE = tuple(
 
 
 def near_files(file: str) -> list[list[str]]:
-    """Test files that import a module, or its folder if none does; the others that import any of
-    its room; all others; and the late ones.
+    """Test files that import a module, or its folder if none does; tables; the others that import
+    any of its room; all others; and the late ones. A table compares every number of an answer, so
+    it notices what many laws allow; those that ask a room seldom import each of its files.
     """
     module = file.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
     room = ".".join(module.split(".")[:2])
-    known = {path: imported_by(path) for path in judging_files() if not path.startswith(LATE)}
+    early = [path for path in judging_files() if not path.startswith(LATE)]
+    tables = [path for path in early if is_table(path)]
+    known = {path: imported_by(path) for path in early if path not in tables}
     near = [path for path, names in known.items() if module in names]
     if not near:
         folder = module.rpartition(".")[0]
@@ -39,7 +43,23 @@ def near_files(file: str) -> list[list[str]]:
     of_room = [path for path in known if any(name.startswith(room) for name in known[path])]
     room_too = [path for path in of_room if path not in near]
     others = [path for path in known if path not in {*near, *room_too}]
-    return [near, room_too, others, [path for path in judging_files() if path not in known]]
+    return [near, tables, room_too, others, [p for p in judging_files() if p.startswith(LATE)]]
+
+
+@cache
+def is_table(file: str) -> bool:
+    """Whether a test file compares with answers that were found before."""
+    return Path(file).name.startswith("test_known_") or "known.check_rows(" in text_of(file)
+
+
+@cache
+def reads_defaults(file: str) -> bool:
+    """Whether the tests of a file look at default values of functions that they do not call."""
+    return "inspect.signature(" in text_of(file)
+
+
+def text_of(file: str) -> str:
+    return (ROOT / file).read_text(encoding="utf-8")
 
 
 @cache
@@ -72,10 +92,10 @@ def collected(mutants: Sequence[Mutant], nearest: bool = False) -> Iterator[str]
     """Test files that pytest has to know for some mutants.
 
     Args:
-        nearest: only those that import a mutant's own module.
+        nearest: only those that import a mutant's own module, and tables.
     """
+    last = NEAREST if nearest else None
     wanted = {
-        path for mutant in mutants for stage in near_files(mutant.file)[: 1 if nearest else None]
-        for path in stage
+        path for mutant in mutants for stage in near_files(mutant.file)[:last] for path in stage
     }  # fmt: skip
     yield from sorted(wanted)

@@ -126,6 +126,11 @@ class Mutant:
         """The name of its block, as probes tell it."""
         return block_name(self.file, self.place, self.block)
 
+    @property
+    def is_default(self) -> bool:
+        """Whether it changes a default value, which a caller meets before the function runs."""
+        return self.before.startswith(("def ", "async def "))
+
     def digest(self, seed: str = "") -> str:
         return digest_of([repr((seed, self.key))])
 

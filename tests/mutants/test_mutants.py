@@ -16,9 +16,9 @@ from pathlib import Path
 
 import pytest
 from mutants import operators, planted, reach, report
-from mutants.court import KILLED, SURVIVED, Verdict
+from mutants.court import KILLED, SURVIVED, Court, Terms, Verdict
 from mutants.forks import in_fork
-from mutants.nearby import judging_files, near_files
+from mutants.nearby import STAGES, judging_files, near_files
 from mutants.operators import Mutant, changes_in, files, mutants_of, sample, texts
 from mutants.reach import Judge, Reach
 
@@ -197,13 +197,14 @@ def test_what_other_processes_reach_is_written_down(tmp_path):
 
 
 @pytest.mark.slow  # it reads all tests
-def test_the_nearest_tests_import_the_file_then_its_room_and_then_all_others_and_the_late():
-    near, room, others, late = near_files("ooctrain/alloc/best_fit_caching.py")
+def test_the_nearest_tests_import_the_file_then_tables_its_room_all_others_and_the_late():
+    near, tables, room, others, late = near_files("ooctrain/alloc/best_fit_caching.py")
     assert "tests/unit/test_caching_allocators.py" in near
+    assert "tests/unit/test_known_places.py" in tables
     assert "tests/properties/test_allocators.py" in [*near, *room]
     assert "tests/unit/test_nn.py" in others
     assert "tests/unit/cuda/test_launches.py" in late
-    every = [*near, *room, *others, *late]
+    every = [*near, *tables, *room, *others, *late]
     assert sorted(set(every)) == sorted(every) == list(judging_files())
 
 
@@ -216,6 +217,22 @@ def test_who_reaches_a_block_judges_first_and_then_whoever_follows():
         (False, 2, "quick"), (False, 5, "slow"), (True, 6, "after"),
     ]  # fmt: skip
     assert Reach({}, judges).reaching("block") == []
+
+
+def test_who_reads_signatures_judges_the_defaults_of_functions_that_it_does_not_call(tmp_path):
+    """Of other mutants it hears nothing."""
+    test = "tests/unit/test_known_defaults.py"
+    default, other = (
+        next(
+            m for m in mutants_of("ooctrain/models/resnet.py", {"resnet101"}) if m.is_default is of
+        )
+        for of in (True, False)
+    )
+    judge = Judge(f"{test}::reads", 1.0, 0)
+    tests = reach.Tests(tmp_path, tmp_path, items={test: []})
+    tests._known[test, False] = Reach({}, [judge])
+    court = Court([default, other], tests, Terms(STAGES, 12, 0.0), print)
+    assert [court._judges(mutant, 1) for mutant in (default, other)] == [[judge], []]
 
 
 def test_what_a_test_reaches_is_kept_until_one_of_its_functions_changes(tmp_path, monkeypatch):

@@ -9,7 +9,7 @@ compares, and writes what is known anew when asked to.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 from xml.etree import ElementTree
 
@@ -25,6 +25,12 @@ def numbers_in(lines: Iterable[str]) -> list[list[str]]:
     """Of each line that has any: its numbers, with what follows at once (`%`, `x`)."""
     found = (re.findall(r"(?<![\w.])[-+]?\d[\d.,]*[%x]?", line) for line in lines)
     return [numbers for numbers in found if numbers]
+
+
+def said_in(lines: Sequence[str]) -> tuple[list[list[str]], list[int]]:
+    """The numbers in lines, and how many words each line has: a half sentence that is missing, or
+    stands where its condition does not hold, has no number."""
+    return numbers_in(lines), [len(line.split()) for line in lines]
 
 
 def shapes_of(figure: str) -> dict[str, list[float]]:

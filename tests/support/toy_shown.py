@@ -18,7 +18,7 @@ from typing import Any
 
 import pytest
 from rich.console import Console
-from support.known_numbers import numbers_in, shapes_of
+from support.known_numbers import numbers_in, said_in, shapes_of
 from support.puzzle_solutions import SOLUTIONS, WRONG
 
 import ooctrain as oc
@@ -242,9 +242,7 @@ def a_puzzle(name: str, folder: Path) -> Any:
         with contextlib.redirect_stdout(io.StringIO()) as said:
             attempt = oc.puzzles.PUZZLES[name].check(answer)
         numbers = [[number.yours, number.target, number.bound] for number in attempt.numbers]
-        shown.append(
-            [numbers, shapes_of(attempt.picture), numbers_in(said.getvalue().splitlines())]
-        )
+        shown.append([numbers, shapes_of(attempt.picture), *said_in(said.getvalue().splitlines())])
     return shown
 
 
@@ -312,10 +310,10 @@ def a_command(commands: list[str], folder: Path) -> Any:
                 contextlib.redirect_stderr(io.StringIO()) as also,
             ):
                 status = main(words.split())
-            numbers = numbers_in((said.getvalue() + also.getvalue()).splitlines())
+            numbers, counts = said_in((said.getvalue() + also.getvalue()).splitlines())
             if words.startswith("compare"):  # its last column is how long planning took
                 numbers = [row[:-1] for row in numbers]
-            shown.append([status, numbers])
+            shown.append([status, numbers, counts])
         for path in sorted(folder.glob("x.*")):
             text = path.read_text(encoding="utf-8")
             if path.suffix == ".json":

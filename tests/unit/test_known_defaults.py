@@ -38,7 +38,7 @@ def functions(module) -> Iterator[FunctionType]:
                 method = getattr(member, "__func__", getattr(member, "fget", member))
                 if callable(method) and isinstance(inspect.unwrap(method), FunctionType):
                     yield inspect.unwrap(method)
-        elif isinstance(thing, FunctionType):
+        elif callable(thing) and isinstance(inspect.unwrap(thing), FunctionType):
             yield inspect.unwrap(thing)
 
 

@@ -7,6 +7,7 @@ as random as before, and changes everybody's run.
 
 from __future__ import annotations
 
+import inspect
 from dataclasses import astuple, replace
 
 import numpy as np
@@ -27,6 +28,7 @@ from ooctrain.data.transforms import (
     RandomVerticalFlip,
 )
 from ooctrain.errors import OoctrainError
+from ooctrain.step import presets
 from ooctrain.step.chain import toy_machine
 from ooctrain.step.machine import Disk, call_durations_ns
 from ooctrain.step.presets import PRESETS, machine, on_disk, with_link
@@ -49,7 +51,18 @@ IMAGES = {
 }
 
 
+#: Functions that make a preset; `PRESETS` has what they gave on import.
+MADE = [
+    make for name, make in inspect.getmembers(presets, inspect.isfunction)
+    if not name.startswith("_") and make.__module__ == presets.__name__
+    and not inspect.signature(make).parameters
+    and inspect.signature(make).return_annotation == "Machine"
+]  # fmt: skip
+
+
 def test_machines_are_what_they_were():
+    for preset in MADE:
+        assert PRESETS[preset().name] == preset()  # made anew, not as it was imported
     made = {**PRESETS, "toy": toy_machine(3.0), "toy both ways": toy_machine(2.0, link="duplex")}
     made["linked"] = with_link(machine("a100-pcie"), 12_345.0)
     disk = Disk(900.0, 1100.0, "shared", 70.0)

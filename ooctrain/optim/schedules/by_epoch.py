@@ -17,11 +17,16 @@ from ooctrain.optim.schedules.scheduler import LRScheduler
 
 
 class StepLR(LRScheduler):
-    """Multiplies the learning rate by `gamma` every `step_size` epochs."""
+    """Multiplies the learning rate by `gamma` every `step_size` epochs.
+
+    Raises:
+        ConfigError: step_size is not above 0.
+    """
 
     def __init__(
         self, optimizer: Optimizer, step_size: int, gamma: float = 0.1, last_epoch: int = -1
     ):
+        _check_epochs("step_size", step_size)
         self.step_size, self.gamma = step_size, gamma
         super().__init__(optimizer, last_epoch)
 
@@ -89,11 +94,16 @@ class LinearLR(LRScheduler):
 
 
 class CosineAnnealingLR(LRScheduler):
-    """From the base rate to `eta_min` along half a cosine, in `T_max` epochs."""
+    """From the base rate to `eta_min` along half a cosine, in `T_max` epochs.
+
+    Raises:
+        ConfigError: T_max is not above 0.
+    """
 
     def __init__(
         self, optimizer: Optimizer, T_max: int, eta_min: float = 0.0, last_epoch: int = -1
     ):
+        _check_epochs("T_max", T_max)
         self.T_max, self.eta_min = T_max, eta_min
         super().__init__(optimizer, last_epoch)
 
@@ -105,3 +115,9 @@ class CosineAnnealingLR(LRScheduler):
 
     def _limit(self) -> float:
         return self.eta_min
+
+
+def _check_epochs(name: str, epochs: float) -> None:
+    """Raises ConfigError: rates would be divided by no epoch, or go backwards."""
+    if not epochs > 0:
+        raise ConfigError(f"{name}={epochs!r} is no number of epochs", fix=f"{name}=1 or more")

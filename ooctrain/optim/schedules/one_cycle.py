@@ -64,6 +64,11 @@ class OneCycleLR(LRScheduler):
             raise ConfigError(
                 f"unknown anneal_strategy {anneal_strategy!r}", fix="'cos' or 'linear'"
             )
+        if not (div_factor > 0 and final_div_factor > 0):
+            raise ConfigError(
+                f"rates cannot be divided by {div_factor!r} and {final_div_factor!r}",
+                fix="div_factor=25, final_div_factor=1e4",
+            )
         self.optimizer, self.total_steps = optimizer, _total(total_steps, epochs, steps_per_epoch)
         self._phases = _phases(self.total_steps, pct_start, three_phase)
         self._anneal_func_type = anneal_strategy
