@@ -114,7 +114,7 @@ def plan(
         granule: how the allocator rounds; `BYTES` is the pure model: whatever runs such a plan
             rounds on top of it.
         time_limit_s: interrupts a search; then the plan depends on how busy the machine is.
-        evaluations: most evaluations of a searching planner; None: its own number. One that is
+        evaluations: what a searching planner may try; None: its own number. One that is
             named with a number ("combined:evaluations=500") keeps it.
         host_budget: host memory for inputs, which wait there, and what is swapped out; 0, or less
             than the inputs: none for what is swapped out; None: the machine's.

@@ -191,7 +191,7 @@ def evaluations_option(default: str) -> Callable[[Command], Command]:
     """--evaluations, and what holds without it."""
     return click.option(
         "--evaluations", type=POSITIVE,
-        help=f"Lists that a searching planner tries at most; default: {default}.",
+        help=f"Effort of a searching planner, a few lists each; default: {default}.",
     )  # fmt: skip
 
 

@@ -25,7 +25,7 @@ from ooctrain.sched.search.jit import search_folder
 from ooctrain.step.op import Op
 
 #: The functions of the planners' search, as one name among those of modules.
-SEARCH = "ooctrain.sched.search.choice"
+SEARCH = "ooctrain.sched.search.search"
 #: What starts threads, and what pools over windows with gaps; both are imported late.
 THREADS = "ooctrain.layers.kernels.cpu.runtime.call"
 GAPS = "ooctrain.layers.kernels.cpu.dilated_pool"

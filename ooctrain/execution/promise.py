@@ -192,7 +192,7 @@ def own_share(
     TABLES["cpu"].load(call.op for call in apply_rewrites(trace, rewrites).calls)
     if searches:
         # Late: it loads Numba.
-        from ooctrain.sched.search.choice import compile_search
+        from ooctrain.sched.search.search import compile_search
 
         compile_search()
     give_back_at_once()

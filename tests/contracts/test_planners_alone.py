@@ -1,8 +1,9 @@
 """A published planner is its method and no other planner's: its file imports none of them.
 
 Where a paper composes methods, or a file lends a function to another, that stands in `IMPORTS`,
-with the place that says so. `auto`, `combined` and `portfolio` run planners, and `registry` names
-them; all four are ours. Read next: `test_floor_plan.py`, for what rooms import.
+with the place that says so. `auto`, `combined` and `portfolio` run planners, `registry` names them,
+and `by_search` is the search of `combined`; all five are ours. Read next: `test_floor_plan.py`,
+for what rooms import.
 """
 
 from __future__ import annotations
@@ -14,8 +15,8 @@ import pytest
 
 PLANNERS = Path(__file__).resolve().parents[2] / "ooctrain" / "sched" / "planners"
 ROOM = "ooctrain.sched.planners"
-#: Those that run or name other planners, and are nothing else.
-OURS = ("__init__", "auto", "combined", "portfolio", "registry")
+#: Those that run, name or begin with other planners, and are nothing else.
+OURS = ("__init__", "auto", "by_search", "combined", "portfolio", "registry")
 #: {file: ({module: names that it imports}, where the method is composed so, or what is lent)}
 IMPORTS = {
     "bn_recompute": (

@@ -21,7 +21,7 @@ from mutants.nearby import NEAREST, STAGES, collected
 from mutants.operators import ROOT, Mutant, files, mutants_of, sample
 from mutants.reach import Tests
 
-from ooctrain.sched.search.choice import compile_search
+from ooctrain.sched.search.search import compile_search
 
 RESULT = "## The result\n"
 

@@ -16,11 +16,6 @@ from ooctrain.sched.planners.combined import Combined
 from ooctrain.sched.planners.prefix import Prefix
 from ooctrain.sched.planners.registry import get_planner, planners
 from ooctrain.sched.planning.question import Question
-from ooctrain.sched.planning.rematerialise import (
-    droppable_uses,
-    read_off,
-    rematerialise_after,
-)
 from ooctrain.sched.schedule import BYTES
 from ooctrain.sched.verify import verify
 from ooctrain.step import presets
@@ -122,22 +117,3 @@ def is_not_beaten_where_everything_fits(seed):
 )
 def test_is_not_beaten_where_everything_fits(seed):
     is_not_beaten_where_everything_fits(seed)
-
-
-def what_is_read_off_gives_the_runs(seed):
-    """Of a step that drops values after random uses the same values are made again, as often."""
-    rng, trace, _ = random_step(seed, calls=14)
-    uses = list(droppable_uses(trace))
-    dropped = [use for use in uses if rng.random() < 0.4]
-    unread = [use for use in dropped if rng.random() < 0.4]
-    runs = rematerialise_after(trace, dropped, unread=unread)
-    found = read_off(trace, runs)
-    again = rematerialise_after(trace, found.dropped, unread=found.unread, held=found.held)
-    assert [run.call for run in again] == [run.call for run in runs]
-    return len(runs) > len(trace.calls)
-
-
-@pytest.mark.parametrize("first", quick([0, 200, 400], 0))
-def test_what_is_read_off_gives_the_runs(first):
-    count = 200 if first else 60
-    assert sum(map(what_is_read_off_gives_the_runs, range(first, first + count))) > count // 4

@@ -24,8 +24,8 @@ from ooctrain.cli import main
 from ooctrain.errors import PartFailed
 from ooctrain.execution import planners as known
 from ooctrain.rewrite.tile import banded, offers
+from ooctrain.sched.planners import combined
 from ooctrain.sched.planners.belady import Belady
-from ooctrain.sched.planners.combined import Combined
 from ooctrain.sched.planners.dtr import Dtr
 from ooctrain.sched.planners.naive import Naive
 from ooctrain.sched.planners.window import SlidingWindow
@@ -64,7 +64,7 @@ def remarks(plan: oc.Plan) -> str:
 ERRORS = [AssertionError(), KeyError("x"), RecursionError("deep")]
 PARTS = [
     (SlidingWindow, ERRORS[0]), (Belady, ERRORS[1]), (Dtr, ERRORS[2]), (Naive, ERRORS[0]),
-    (Combined, ERRORS[1]),
+    (combined.Combined, ERRORS[1]),
 ]  # fmt: skip
 
 
@@ -82,7 +82,7 @@ def test_auto_goes_on_without_a_planner(
 
 def test_the_search_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     trace = small()
-    monkeypatch.setattr(Combined, "_searched", breaking(AssertionError()))
+    monkeypatch.setattr(combined, "found_by_search", breaking(AssertionError()))
     plan = oc.plan(trace, oc.trace_minimum_bytes(trace), "combined", evaluations=20)
     assert "'combined'" in remarks(plan)
 

@@ -9,8 +9,9 @@ from support.quick import quick
 
 import ooctrain as oc
 from ooctrain.sched.planners import auto
+from ooctrain.sched.planners.by_search import FEW, MORE, MOVES
 from ooctrain.sched.planners.combined import THOROUGH
-from ooctrain.sched.search.choice import Search
+from ooctrain.sched.search.search import ROUNDS, Search
 from ooctrain.step.machine import Machine
 
 SLOW_LINK = Machine("slow link", 1, 1, 0.2, link="duplex", latency_us=0.0, call_overhead_us=0.0)
@@ -61,38 +62,37 @@ def test_a_slow_clock_does_not_change_the_plan(monkeypatch, planner):
 
 @pytest.mark.parametrize("planner", quick(["auto", "combined"], 1))
 def test_a_number_of_evaluations_is_what_ends_a_search(monkeypatch, planner):
-    """Half of it goes to the starts, half to what came of them; one's own number counts first."""
-    asked, further = [], []
+    """So many moves for each round, and some more of the first; one's own number counts first."""
+    asked = []
     improve = Search.improve
 
-    def noted(self, start, evaluations, **options):
-        asked.append(evaluations)
-        further.append(options.get("further", False))
-        return improve(self, start, 1, **options)
+    def noted(self, start, moves, part, **options):
+        asked.append((part, moves))
+        return improve(self, start, 1, part, **options)
 
     monkeypatch.setattr(Search, "improve", noted)
     for spec, evaluations, expected in (
         (planner, 300, 300), (f"{planner}:evaluations=40", 300, 40), (planner, None, THOROUGH),
     ):  # fmt: skip
         asked.clear()
-        further.clear()
         oc.plan(deep_chain(), "20%", spec, SLOW_LINK, WHOLE, evaluations=evaluations)
-        assert sum(asked) == expected
-        assert further == [False] * (len(asked) - 1) + [True]  # of what came of the starts
+        moves = MOVES * expected + min(MORE * expected, FEW)
+        assert list(dict.fromkeys(part for part, _ in asked)) == list(ROUNDS)
+        for part in ROUNDS:
+            given = sum(number for which, number in asked if which is part)
+            assert given == pytest.approx(part.share * moves, abs=2)
 
 
-def test_a_plan_says_how_many_evaluations_there_were_whichever_search_found_it(monkeypatch):
-    searches = []
-
-    def in_vain(self, *given, **options):
-        self.evaluations += 7
-        searches.append(self)
-        return []
-
-    monkeypatch.setattr(Search, "call_by_call", in_vain)
-    plan = oc.plan(deep_chain(), "20%", "combined", SLOW_LINK, WHOLE, evaluations=300)
-    assert plan.notes["from"] == "search"
-    assert plan.notes["evaluations"] == searches[-1].evaluations > 7
+def test_a_plan_says_how_many_lists_were_tried():
+    plans = {
+        evaluations: oc.plan(
+            deep_chain(), "20%", "combined", SLOW_LINK, WHOLE, evaluations=evaluations
+        )
+        for evaluations in (0, 50)
+    }
+    tried = {evaluations: plan.notes.get("evaluations", 0) for evaluations, plan in plans.items()}
+    assert plans[50].notes["from"] == "search"
+    assert 0 <= tried[0] < (MOVES + MORE) * 50 < tried[50]
 
 
 @pytest.mark.parametrize("planner", quick(SEARCHING, 0, 1, 3))

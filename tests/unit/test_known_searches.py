@@ -1,8 +1,8 @@
-"""Compiled searches cost choices, and find lists, as they did.
+"""Compiled searches cost what is kept, and find lists, as they did.
 
-`test_search.py` holds what is compiled to the readable modules, on lists that Hypothesis draws.
-Which moves are tried, in which order and how hot, has no readable twin: a search with another rule
-finds a legal list, too, only a slower one.
+`test_search.py` and `test_kept.py` hold what is compiled to the readable modules. Which moves are
+tried, in which order and how hot, has no readable twin: a search with another rule finds a legal
+list, too, only a slower one.
 `support/known.py` says why the answers stand in a table. Steps
 are so small that the tests may also run what is compiled as plain Python.
 """
@@ -15,22 +15,22 @@ import pytest
 from support import known
 from support.known_steps import DUPLEX, MACHINE
 from support.worked_example import worked_trace
+from unit.test_search import random_kept
 
 from ooctrain.sched.budget import trace_minimum_bytes, trace_peak_bytes
+from ooctrain.sched.planners import by_search
 from ooctrain.sched.planners.prefix import Prefix
 from ooctrain.sched.planning.effort import Deadline
 from ooctrain.sched.planning.question import Question
-from ooctrain.sched.planning.rematerialise import droppable_uses, rematerialise_after
-from ooctrain.sched.schedule import BYTES, Granule, Run
-from ooctrain.sched.search import anneal, expand, keep_offload_or_recompute, kept_gaps, play, tables
-from ooctrain.sched.search.choice import Choice, Search
-from ooctrain.sched.search.keep_or_recompute import KeepOrRecomputeSearch
+from ooctrain.sched.schedule import BYTES, Granule
+from ooctrain.sched.search import anneal, evict, expand, field, kept, moves, play, search, tables
+from ooctrain.sched.search.search import ROUNDS, Search
 from ooctrain.step.chain import chain
 from ooctrain.step.trace import Trace
 from ooctrain.testing.random_traces import random_trace
 
 #: Their mistakes are this file's to notice.
-JUDGED = anneal, expand, keep_offload_or_recompute, kept_gaps, play, tables
+JUDGED = anneal, by_search, evict, expand, field, kept, moves, play, search, tables
 NO_LIMIT = Deadline.after(None)
 
 
@@ -59,20 +59,6 @@ def asked(step: Trace, which: int) -> Question:
     return Question(step, int(least + (most - least) * share), machine, granule, room)
 
 
-def drawn_choice(step: Trace, seed: int) -> Choice:
-    drawn = Random(seed)
-    uses = sorted(droppable_uses(step))
-    dropped = tuple(use for use in uses if drawn.random() < 0.4)
-    unread = tuple(use for use in dropped if drawn.random() < 0.5)
-    return Choice(dropped, unread)
-
-
-def lists_of(step: Trace) -> list[list[Run]]:
-    """Runs that let go of all, of some, and of nothing."""
-    uses = sorted(droppable_uses(step))
-    return [list(rematerialise_after(step, some)) for some in (uses, uses[::2], [])]
-
-
 @pytest.mark.parametrize("which", range(len(QUESTIONS)))
 @pytest.mark.parametrize("name", STEPS)
 def test_a_search_costs_and_finds_what_it_did(name, which):
@@ -81,27 +67,32 @@ def test_a_search_costs_and_finds_what_it_did(name, which):
     search = Search(question)
     begun = [search.dropping(p) for p in Prefix(steps=3).choices(step, question.machine)]
     begun += [search.dropping(p, repeatedly=True) for p in Prefix(steps=2).choices(step, MACHINE)]
-    begun += [drawn_choice(step, seed) for seed in range(3)]
+    begun += [random_kept(search, seed) for seed in range(3)]
     rows: list[known.Row] = [("costs", *map(search.cost, begun))]
-    for further in (False, True):
-        found = search.improve(begun[-1], 24, seed=3, deadline=NO_LIMIT, further=further)
-        rows.append((f"further {further}", search.cost(found), search.evaluations,
-                     known.digest(found)))  # fmt: skip
-    rows.append(("best", known.digest(search.best_first(begun))))
-    runs = lists_of(step)[0]
-    kept = search.call_by_call([(begun[0], runs)], 40, seed=5, deadline=NO_LIMIT)
-    rows += [("kept", each.time_ns, len(each.runs), known.digest(each)) for each in kept]
+    for number, part in enumerate(ROUNDS):
+        found = search.improve(begun[-1], 24, part, seed=3, deadline=NO_LIMIT)
+        rows.append((f"round {number}", search.cost(found), search.evaluations,
+                     known.digest(shown(search, found))))  # fmt: skip
+    first = search.best_first(begun)
+    rows.append(("best", known.digest([shown(search, kept) for kept in first])))
+    found = search.best_of(first, 40, seed=5, deadline=NO_LIMIT)
+    rows += [("found", search.cost(kept), known.digest(shown(search, kept))) for kept in found[:3]]
     known.check_rows("searches", f"{name} {which}", rows)
 
 
+def shown(search, kept):
+    """What is kept, and its runs where all that is read can be computed."""
+    ok = expand.expand(search.tables, kept.until).ok
+    return kept.until.tolist(), search.stays(kept), search.runs(kept) if ok else None
+
+
 @pytest.mark.parametrize("name", STEPS)
-def test_the_search_of_what_is_kept_finds_what_it_did(name):
+def test_the_plan_of_what_is_searched_is_what_it_was(name):
     step, rows = STEPS[name](), []
     for which in range(len(QUESTIONS)):
-        search = KeepOrRecomputeSearch(asked(step, which))
-        runs = lists_of(step)
-        found = search.improve_all(runs, 40, seed=2, deadline=NO_LIMIT)
-        times = [each.time_ns for each in found]
-        fits = map(search.fits, runs)
-        rows.append((which, *fits, search.moves, *times, known.digest(found)))
-    known.check_rows("kept", name, rows)
+        question = asked(step, which)
+        plan, cut_short = by_search.found_by_search(question, 30, NO_LIMIT)
+        promised = by_search.promised_ns(question, 20, NO_LIMIT)
+        rows.append((which, cut_short, promised, known.digest(plan and plan.schedule.text()),
+                     known.digest(plan and plan.notes)))  # fmt: skip
+    known.check_rows("searched_plans", name, rows)

@@ -14,30 +14,18 @@ from hypothesis import strategies as st
 from support.strategies import SEEDS, machines, traces
 
 import ooctrain as oc
-from ooctrain.sched.budget import input_bytes, trace_minimum_bytes, trace_peak_bytes
 from ooctrain.sched.planners.belady import offload
 from ooctrain.sched.planning.decisions import Decisions, Gap
-from ooctrain.sched.planning.effort import Deadline
 from ooctrain.sched.planning.lower import lower_timed, tabulate
 from ooctrain.sched.planning.question import Question
-from ooctrain.sched.planning.rematerialise import droppable_uses, rematerialise_after
 from ooctrain.sched.schedule import BYTES, Granule, Run, SwapOut
-from ooctrain.sched.search import anneal
-from ooctrain.sched.search import anneal as evict_module
-from ooctrain.sched.search import choice as choices
+from ooctrain.sched.search import evict as evict_module
 from ooctrain.sched.search import play as engine
-from ooctrain.sched.search.anneal import FATE, evict, move
-from ooctrain.sched.search.choice import Choice, Search
-from ooctrain.sched.search.expand import (
-    DROP,
-    DROP_UNREAD,
-    HELD,
-    KEEP,
-    Wishes,
-    expand,
-    expand_wishes,
-)
+from ooctrain.sched.search.evict import evict
+from ooctrain.sched.search.expand import LONGEST, expand
+from ooctrain.sched.search.kept import look, unseen, want_all
 from ooctrain.sched.search.play import Link, Pieces, SearchLimits, cut, host_margin, link_of, play
+from ooctrain.sched.search.search import Search
 from ooctrain.sched.search.tables import tables_of
 from ooctrain.sched.simulate import simulate
 from ooctrain.step.builder import TraceBuilder
@@ -55,14 +43,62 @@ def chains(draw):
     return oc.chain(draw(sizes), draw(sizes), draw(times), draw(times), draw(extras), draw(extras))
 
 
-def random_choice(trace, seed):
-    """A fate for each time after a use: some of those after which a value may die, and some values
-    held after the last one.
+def searched(trace, machine=None, granule=BYTES):
+    """A search within all memory, with host memory for all."""
+    machine = machine or oc.machine("v100-pcie")
+    return Search(Question(trace, 1 << 40, machine, granule))
+
+
+def random_kept(search, seed):
+    """Spans during which values are wanted, two of them for each on average; and what stays."""
+    rng, columns, calls = random.Random(seed), search.tables.values.size, len(search.trace.calls)
+    kept = search.keeping(())
+    wanted = rng.choice([0.5, 2.0, 4.0]) if columns else 0
+    for _ in range(round(wanted * columns)):
+        first = rng.randrange(1, calls + 1)
+        span = (rng.randrange(columns), first, min(calls, first + rng.randrange(calls)))
+        want_all(kept, np.array([span], np.int64))
+    kept.stays[:] = [rng.random() < 0.4 for _ in range(kept.stays.size)]
+    return kept
+
+
+def readable_runs(trace, kept, column):
+    """(The runs of what is kept, which values are there as each call begins), worked out call by
+    call: a value that is made for a call is there as long as it is wanted from the next one on;
+    what is missing is computed again, depth first. None: something cannot be.
     """
-    rng = random.Random(seed)
-    fates = {use: rng.choice([KEEP, DROP, DROP_UNREAD]) for use in droppable_uses(trace)}
-    held = {v: uses[-1] for v, uses in enumerate(trace.uses) if uses and rng.random() < 0.3}
-    return fates | dict.fromkeys(held.items(), HELD)
+    alive = dict.fromkeys(trace.initial, len(trace.calls))  # {value: the last call that finds it}
+    runs, there = list[int](), list[set[int]]()
+
+    def run(call, number, again):
+        if len(runs) == LONGEST * len(trace.calls):
+            return False
+        runs.append(number)
+        for out in trace.calls[number].outs:
+            if not (again and alive.get(out, -1) >= call):
+                own = column[out]
+                alive[out] = kept.until[own, call + 1] - 1 if own >= 0 else len(trace.calls)
+        for taken in trace.calls[number].reuse.values():
+            alive.pop(taken, None)
+        return True
+
+    def read(call, number):
+        """Whether a call has its inputs, after what had to run again."""
+        missing = [v for v in dict.fromkeys(trace.calls[number].ins) if alive.get(v, -1) < call]
+        for value in reversed(missing):
+            if alive.get(value, -1) >= call:
+                continue
+            made = trace.producer[value]
+            again = made is not None and trace.calls[made].pure
+            if not again or not read(call, made) or not run(call, made, True):
+                return False
+        return all(alive.get(v, -1) >= call for v in trace.calls[number].ins) or read(call, number)
+
+    for call in range(len(trace.calls)):
+        there.append({value for value, last in alive.items() if last >= call})
+        if not read(call, call) or not run(call, call, False):
+            return None
+    return runs, there
 
 
 def slots(trace):
@@ -70,23 +106,6 @@ def slots(trace):
     at = tables_of(trace, oc.machine("v100-pcie"), BYTES).slot_at
     pairs = ((v, uses) for v, uses in enumerate(trace.uses))
     return {(v, use): int(at[v]) + place for v, uses in pairs for place, use in enumerate(uses)}
-
-
-def by_slot(trace, fates):
-    places = slots(trace)
-    fate = np.zeros(sum(max(1, len(uses)) for uses in trace.uses), np.int8)
-    for use, chosen in fates.items():
-        fate[places[use]] = chosen
-    return fate
-
-
-def readable_runs(trace, fates):
-    last = {(v, uses[-1]) for v, uses in enumerate(trace.uses) if uses}
-    return rematerialise_after(
-        trace, [use for use, fate in fates.items() if fate != KEEP and use not in last],
-        unread=[use for use, fate in fates.items() if fate == DROP_UNREAD],
-        held=[use[0] for use, fate in fates.items() if use in last and fate == HELD],
-    )  # fmt: skip
 
 
 @settings(max_examples=80)
@@ -106,6 +125,12 @@ def test_the_storage_of_the_first_variable_may_be_taken_over():
     check_expanded(builder.build(), oc.machine("v100-pcie"), 0, BYTES)
 
 
+def expanded_as_it_is(trace):
+    """A step in which all is wanted."""
+    search = searched(trace)
+    return expand(search.tables, search.dropping(()).until)
+
+
 def test_gaps_are_in_order_whatever_the_order_of_inputs():
     """By their ends, then their beginnings; the call before has closed a gap that began earlier."""
     builder = TraceBuilder()
@@ -114,8 +139,7 @@ def test_gaps_are_in_order_whatever_the_order_of_inputs():
         builder.call(f"make {out}", None, (), (out,), duration_ns=1000)
     builder.call("read a", None, (a,), (d,), duration_ns=1000)
     builder.call("read the others", None, (c, b), (e,), duration_ns=1000)
-    trace, machine = builder.build(), oc.machine("v100-pcie")
-    step = expand(tables_of(trace, machine, BYTES), by_slot(trace, {}))
+    step = expanded_as_it_is(builder.build())
     found = zip(step.gap_before, step.gap_after, step.gap_var, strict=True)
     assert [tuple(map(int, gap)) for gap in found] == [(3, 0, a), (4, 1, b), (4, 2, c)]
 
@@ -126,8 +150,7 @@ def test_an_input_that_two_calls_in_a_row_read_waits_before_the_first_alone():
     a, b = (builder.variable(name, (4,), "uint8") for name in "ab")
     builder.call("f", None, (x,), (a,), duration_ns=1000)
     builder.call("g", None, (x, a), (b,), duration_ns=1000)
-    trace = builder.build()
-    step = expand(tables_of(trace, oc.machine("v100-pcie"), BYTES), by_slot(trace, {}))
+    step = expanded_as_it_is(builder.build())
     found = zip(step.gap_before, step.gap_after, step.gap_var, strict=True)
     assert [tuple(map(int, gap)) for gap in found] == [(0, -1, x)]
 
@@ -147,43 +170,61 @@ def without_inputs():
 @example(without_inputs())
 def test_what_is_wanted_is_there_until_another_takes_its_storage(trace):
     """From the call on that makes it; nothing runs again."""
-    values = [v for v, made in enumerate(trace.producer) if made is not None]
-    calls, columns = len(trace.calls), len(values)
-    wishes = Wishes(
-        np.array(values, np.int64), np.ones((calls + 1, columns), np.int8),
-        np.zeros((calls + 1, columns), np.int8), np.zeros((calls, columns), np.int8),
-        np.zeros(calls, np.int64),
-    )  # fmt: skip
-    step = expand_wishes(tables_of(trace, oc.machine("v100-pcie"), BYTES), wishes)
+    search = searched(trace)
+    t, calls, columns = search.tables, len(trace.calls), search.tables.values.size
+    kept, seen = search.keeping(()), unseen(columns, calls)
+    spans = [(column, 1, calls) for column in range(columns)]
+    want_all(kept, np.array(spans, np.int64).reshape(-1, 3))
+    step = expand(t, kept.until)
+    look(t, kept, step, seen)
     assert step.runs.tolist() == list(range(calls))
-    for column, value in enumerate(values):
+    for column, value in enumerate(t.values.tolist()):
         first, last = trace.producer[value] + 1, trace.taker.get(value, calls)
         there = [first <= call <= last for call in range(calls + 1)]
-        assert wishes.there[:, column].tolist() == there
+        assert seen.there[column, : calls + 1].tolist() == there
+        touched = [value in trace.calls[call].touched() for call in range(calls)]
+        assert seen.touched[column, :calls].tolist() == touched
 
 
 def check_expanded(trace, machine, seed, granule):
-    choice = random_choice(trace, seed)
-    step = expand(tables_of(trace, machine, granule), by_slot(trace, choice))
+    search = searched(trace, machine, granule)
+    kept = random_kept(search, seed)
+    step = expand(search.tables, kept.until)
     order = list(zip(step.gap_before, step.gap_after, step.gap_var, strict=True))
     assert order == sorted(order)
-    runs = readable_runs(trace, choice)
-    if not step.ok:
-        # Some value had to be kept that the choice drops, or the step got too long.
-        assert any(choice.values())
+    expected = readable_runs(trace, kept, search.tables.column)
+    assert step.ok == (expected is not None)
+    if expected is None:
         return
-    assert step.runs.tolist() == [run.call for run in runs]
+    numbers, there = expected
+    assert step.runs.tolist() == numbers
+    runs = search.runs(kept)
+    assert [run.call for run in runs] == numbers
+    check_seen(search, kept, step, there)
     table = tabulate(Decisions(runs), trace, machine, granule)
-    nobody = np.zeros_like(by_slot(trace, choice))
-    _, lack = evict(step, tables_of(trace, machine, granule).granted, nobody, 1 << 60, 0)
+    _, lack = evict(step, search.tables.granted, np.zeros_like(kept.stays), 1 << 60, 0)
     assert lack <= 0
     assert step.claim.tolist() == table.claim_bytes
     assert step.end.tolist() == table.end_bytes
     assert step.start == table.start_bytes
     dead = [sum(granted for _, _, granted in table.dead.get(p, ())) for p in range(len(runs))]
     assert step.dead.tolist()[: len(runs)] == dead
-    away = inputs_away(step, tables_of(trace, machine, granule))
+    away = inputs_away(step, search.tables)
     assert (step.resident - away).tolist() == table.resident_bytes
+
+
+def check_seen(search, kept, step, there):
+    """What moves look at is what the step does."""
+    values, calls = search.tables.values.tolist(), search.trace.calls
+    seen = unseen(len(values), len(calls))
+    look(search.tables, kept, step, seen)
+    assert seen.runs.tolist() == [step.of.tolist().count(call) for call in range(len(calls))]
+    for column, value in enumerate(values):
+        found = seen.there[column, : len(calls)].astype(bool).tolist()
+        assert found == [value in at for at in there]
+        pairs = zip(step.runs.tolist(), step.of.tolist(), strict=True)
+        touching = {call for run, call in pairs if value in calls[run].touched()}
+        assert set(np.flatnonzero(seen.touched[column]).tolist()) == touching
 
 
 def inputs_away(step, tables):
@@ -192,6 +233,11 @@ def inputs_away(step, tables):
         if after < 0:
             away[:before] += tables.granted[var]
     return away
+
+
+def least_bytes(search, step, stays):
+    """The least budget of a list of runs."""
+    return max(step.start, int(evict(step, search.tables.granted, stays, 0, 0)[1]))
 
 
 @settings(max_examples=20)
@@ -252,25 +298,21 @@ def moves_alone(schedule, trace):
 
 
 def both_engines(trace, machine, seed, granule, share, granules):
-    """(makespan of the compiled engine in ns, what the readable one writes) of a random choice."""
-    choice = random_choice(trace, seed)
-    tables = tables_of(trace, machine, granule)
-    step = expand(tables, by_slot(trace, choice))
-    assert step.ok or any(choice.values())
+    """(makespan of the compiled engine in ns, what the readable one writes) of what is kept."""
+    search = searched(trace, machine, granule)
+    tables, kept = search.tables, random_kept(search, seed)
+    step = expand(tables, kept.until)
     if not step.ok:
         return None, None
     most = int((step.resident - inputs_away(step, tables)).max())
-    stays = np.array([seed >> slot & 1 for slot in range(tables.slot_at[-1])], np.int8)
-    least = max(step.start, int(evict(step, tables.granted, stays, 0, 0)[1]))
+    least = least_bytes(search, step, kept.stays)
     budget_bytes = least + round(share * max(0, most - least))
     chunk_bytes = granule.size_bytes * granules  # 0: whole gaps
-    evicted, lack = evict(step, tables.granted, stays, budget_bytes, chunk_bytes)
+    evicted, lack = evict(step, tables.granted, kept.stays, budget_bytes, chunk_bytes)
     assert lack <= 0
     limits = SearchLimits(budget_bytes, chunk_bytes, link_of(machine))
     found = play(tables, step, evicted, limits)
-    decisions = Decisions(
-        readable_runs(trace, choice), tuple(gaps(trace, step, evicted, chunk_bytes))
-    )
+    decisions = Decisions(search.runs(kept), tuple(gaps(trace, step, evicted, chunk_bytes)))
     return found, lower_timed(decisions, trace, budget_bytes, machine, granule)
 
 
@@ -293,19 +335,19 @@ def test_the_compiled_rule_of_belady_makes_as_much_room_as_the_readable_one(
     trace, machine, seed, share
 ):
     """With values that stay, too: these leave only when all others have left."""
-    rng = random.Random(seed)
-    tables, choice = tables_of(trace, machine, BYTES), random_choice(trace, seed)
-    step = expand(tables, by_slot(trace, choice))
+    search = searched(trace, machine)
+    tables, kept = search.tables, random_kept(search, seed)
+    step = expand(tables, kept.until)
     if not step.ok:
         return
-    stays = np.array([rng.random() < 0.4 for _ in range(tables.slot_at[-1])], np.int8)
     most = int((step.resident - inputs_away(step, tables)).max())
-    least = max(step.start, int(evict(step, tables.granted, stays, 0, 0)[1]))
+    least = least_bytes(search, step, kept.stays)
     budget_bytes = least + round(share * max(0, most - least))
-    evicted, lack = evict(step, tables.granted, stays, budget_bytes, 1)
-    runs = readable_runs(trace, choice)
-    staying = frozenset(use for use, slot in slots(trace).items() if stays[slot])
-    readable = offload("test", Question(trace, budget_bytes, machine), runs, staying)
+    evicted, lack = evict(step, tables.granted, kept.stays, budget_bytes, 1)
+    staying = frozenset(search.stays(kept))
+    assert staying == {use for use, slot in slots(trace).items() if kept.stays[slot]}
+    question = Question(trace, budget_bytes, machine)
+    readable = offload("test", question, search.runs(kept), staying)
     moves = step.gap_after >= 0
     assert lack <= 0
     # Where two gaps end together either may go first, so that only sums are the same.
@@ -322,7 +364,8 @@ def test_the_host_has_room_for_all_copies_or_there_is_none_to_tell_of(trace, mac
     """A copy lies there from the run after which it leaves to the last run before which it, or a
     part that is copied once for several gaps, comes back.
     """
-    step = expand(tables_of(trace, machine, BYTES), by_slot(trace, random_choice(trace, seed)))
+    search = searched(trace, machine)
+    step = expand(search.tables, random_kept(search, seed).until)
     if not step.ok:
         return
     evicted = np.array([seed >> gap & 7 for gap in range(step.gap_var.size)], np.int64)
@@ -372,169 +415,3 @@ def test_where_the_host_is_short_the_first_that_fits_and_may_leave_does(
     room = np.full(4, 8)
     assert engine.next_to_leave(pieces, np.arange(3), 0, 1, copied, stays, room) == leaves
     assert room.tolist() == [8, 4, 8, 8]
-
-
-@given(traces(), SEEDS)
-@settings(max_examples=20)
-def test_a_choice_is_the_same_when_it_comes_back_from_the_search(trace, seed):
-    rng = random.Random(seed)
-    search = Search(Question(trace, 1 << 40, random_machine(rng)))
-    uses = [(var, use) for var, uses in enumerate(trace.uses) for use in uses]
-    dropped = [use for use in droppable_uses(trace) if rng.random() < 0.5]
-    last = {(var, trace.uses[var][-1]) for var, _ in uses} - set(dropped)
-    choice = Choice(
-        tuple(sorted(dropped)),
-        tuple(sorted(use for use in dropped if rng.random() < 0.5)),
-        tuple(sorted(var for var, _ in last if rng.random() < 0.5)),
-        tuple(use for use in uses if rng.random() < 0.3),
-    )
-    assert search._choice(search._array(choice)) == choice
-
-
-def test_a_move_concerns_one_value_its_neighbours_or_one_that_stays(monkeypatch):
-    """Of what stays, slots of one value alone; and fates there are."""
-    interpreted(monkeypatch, anneal)
-    first, end = np.array([0, 4, 9]), np.array([4, 9, 12])
-    may_drop = np.array([True] * 3 + [False] + [True] * 8)
-    seen = Counter()
-    for slots in (np.zeros(0, np.int64), np.arange(12)):
-        unlinked = np.zeros((0, 2), np.int64)
-        field = anneal.Field(first, end, slots, may_drop, first[1:], end[1:], unlinked)
-        for state in range(400):
-            choice = np.zeros((2, 12), np.int8)
-            with np.errstate(over="ignore"):
-                anneal.move(np.uint64(state * 7919), choice, field)
-            moved = np.flatnonzero(choice[anneal.STAYS]).tolist()
-            if moved:
-                value = next(i for i in (1, 2) if first[i] <= moved[0] < end[i])
-                assert moved == list(range(moved[0], moved[-1] + 1))
-                assert moved[-1] < end[value]
-                whole = moved == list(range(first[value], end[value]))
-                assert whole or (slots.size and len(moved) == 1)
-                seen["alone", bool(whole), value] += 1
-            assert not choice[anneal.FATE].any() or not moved
-            assert set(choice[anneal.FATE].tolist()) <= {KEEP, DROP, DROP_UNREAD, HELD}
-            seen["fates", bool(choice[anneal.FATE].any())] += 1
-    assert {("alone", True, 1), ("alone", False, 2), ("fates", True)} <= set(seen)
-
-
-def test_a_search_that_goes_further_begins_cooler_unless_the_host_is_short(monkeypatch):
-    """It begins with the best that others found, and must not leave that at once."""
-    heats = []
-    monkeypatch.setattr(choices, "annealing_from", lambda *_: anneal.Annealing(*[0] * 5))
-    monkeypatch.setattr(choices, "anneal", lambda *given: heats.append(given[-1].heat) or given[1])
-    trace = random_trace(random.Random(3), calls=8, max_bytes=24, duration_ns=20_000)
-    machine = random_machine(random.Random(0))
-    monkeypatch.setattr(Search, "_choice", lambda self, found: found)
-    for host_bytes in (None, sum(trace.variables[v].nbytes for v in trace.initial)):
-        search = Search(Question(trace, 1 << 40, machine, host_budget_bytes=host_bytes))
-        for further in (False, True):
-            search.improve(Choice(()), 1, seed=0, deadline=Deadline.after(None), further=further)
-    first, cooler, short, as_hot = heats
-    assert first == short == as_hot > cooler > 0
-
-
-def moved(monkeypatch, drawn, fates=(KEEP, KEEP), move=anneal.move):
-    """(limits, choice) of a move of two values of one slot, linked, where these numbers are drawn
-    first, and 0 from then on."""
-    interpreted(monkeypatch, anneal)
-    limits, drawn = [], list(drawn)
-
-    def draw(state, limit):
-        limits.append(limit)
-        return state, drawn.pop(0) if drawn else 0
-
-    monkeypatch.setattr(anneal, "draw", draw)
-    first, end = np.array([0, 1]), np.array([1, 2])
-    field = anneal.Field(
-        first, end, np.arange(2), np.ones(2, bool), first, end, np.array([[0, 1]])
-    )  # fmt: skip
-    choice = np.array([fates, (0, 0)], np.int8)
-    getattr(move, "py_func", move)(np.uint64(1), choice, field)
-    return limits, choice
-
-
-@pytest.mark.parametrize("kind", range(12))
-def test_every_third_move_is_of_what_stays(monkeypatch, kind):
-    limits, choice = moved(monkeypatch, [kind])
-    assert limits[0] == 12
-    assert choice[anneal.STAYS].any() == (kind < 4)
-
-
-@pytest.mark.parametrize(
-    ("fates", "drawn", "after"),
-    [((KEEP, DROP), 0, (DROP, KEEP)), ((KEEP, DROP), 3, (DROP_UNREAD, KEEP)),
-     ((DROP, KEEP), 1, (KEEP, DROP)), ((DROP, KEEP), 2, (KEEP, DROP_UNREAD)),
-     ((KEEP, KEEP), 0, (KEEP, DROP)), ((KEEP, KEEP), 1, (DROP, KEEP)),
-     ((KEEP, KEEP), 2, (KEEP, DROP_UNREAD)), ((KEEP, KEEP), 3, (DROP_UNREAD, KEEP)),
-     ((DROP, DROP), 0, (DROP, KEEP)), ((DROP, DROP), 1, (KEEP, DROP))],
-)  # fmt: skip
-def test_of_two_linked_values_the_kept_one_is_dropped_and_the_other_is_kept(
-    monkeypatch, fates, drawn, after
-):
-    """Of two that are alike one changes: the second where an even number is drawn."""
-    limits, choice = moved(monkeypatch, [0, drawn], fates, anneal._shift)
-    assert limits == [1, 4]
-    assert tuple(choice[FATE]) == after
-
-
-def shifts(seed, moves=600):
-    """Of some moves from a choice that keeps one value of a chain, how many keep one that it is
-    computed from, or that is computed from it, in its place.
-    """
-    chain = oc.chain([8] * 11, [8] * 11, [3] * 10, [3] * 10, [0] * 10, [0] * 10)
-    machine, random_state = oc.machine("v100-pcie"), np.uint64(seed)
-    search = Search(Question(chain, trace_peak_bytes(chain), machine, BYTES, input_bytes(chain)))
-    search_field = search._field
-    values = [v for v in range(len(chain.variables)) if chain.variables[v].kind == "activation"]
-    kept = values[4]
-    first = search._array(search.dropping([v for v in values if v != kept]))
-    before = np.flatnonzero(first[FATE, search_field.first] == KEEP)
-    found = 0
-    for _ in range(moves):
-        choice = first.copy()
-        random_state = np.uint64(move(random_state, choice, search_field))
-        after = np.flatnonzero(choice[FATE, search_field.first] == KEEP)
-        left, came = np.setdiff1d(before, after), np.setdiff1d(after, before)
-        found += left.size == came.size == 1 and abs(int(left[0]) - int(came[0])) <= 2
-    return found
-
-
-def test_what_stays_stays_after_each_of_its_uses():
-    chain = oc.chain([8] * 4, [8] * 4, [3] * 3, [3] * 3, [0] * 3, [0] * 3)
-    search = Search(Question(chain, 1 << 40, oc.machine("v100-pcie")))
-    large = [v.id for v in chain.variables if chain.producer[v.id] is not None]
-    found = search._written(chain, large)
-    spans = zip(found.large_first, found.large_end, strict=True)
-    uses = [(var, use) for var, uses in enumerate(chain.uses) for use in uses]
-    assert [uses[first:end] for first, end in spans] == [
-        [(var, use) for use in chain.uses[var]] for var in large
-    ]
-
-
-def test_what_is_kept_of_a_chain_moves_along_it_where_the_host_is_short():
-    assert shifts(1) > 30
-
-
-def costs_while_nothing_fits(first_seed):
-    """What three searches of ten evaluations lack, each from what the one before it found."""
-    chain = oc.chain([8] * 41, [8] * 41, [3] * 40, [3] * 40, [0] * 40, [0] * 40)
-    machine, budget = oc.machine("v100-pcie"), trace_minimum_bytes(chain) + 24
-    search = Search(Question(chain, budget, machine, BYTES, input_bytes(chain)))
-    start, costs = Choice(()), list[float]()
-    for seed in range(first_seed, first_seed + 3):
-        costs.append(search.cost(start))
-        start = search.improve(start, 10, seed=seed, deadline=Deadline.after(None))
-    return costs
-
-
-def goes_on_from_what_lacks_least(seed):
-    """It gave back what it began with, so the next search began there again."""
-    costs = costs_while_nothing_fits(seed)
-    assert anneal.IMPOSSIBLE < costs[-1] < costs[0]
-    assert costs == sorted(costs, reverse=True)
-
-
-def test_while_nothing_fits_a_search_goes_on_from_what_lacks_least():
-    goes_on_from_what_lacks_least(0)
-    assert len(set(costs_while_nothing_fits(0))) > 1

@@ -1,10 +1,10 @@
-"""Planted bugs of `combined`, its searches and the host's room, each with the law that kills it.
+"""Planted bugs of `combined`, its search and the host's room, each with the law that kills it.
 
 `BUGS` is {name: (a function that plants it, the law, the seeds that it is asked with)}. The plans
 stay legal, since the verifier and `check_host` see to that; what suffers is that plans are refused,
 or slower than others. So laws that compare with others, or count byte by byte, show the bug. Read
 next: `test_combined_bugs.py`; `properties/test_combined.py`, `unit/test_host_budget.py`,
-`unit/test_keep_or_recompute.py`, `unit/test_keep_offload_or_recompute.py`.
+`unit/test_kept.py`, `unit/test_search.py`.
 """
 
 from __future__ import annotations
@@ -12,25 +12,19 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import numba
 import pytest
 from properties import test_combined
-from unit import (
-    test_host_budget,
-    test_keep_offload_or_recompute,
-    test_keep_or_recompute,
-    test_search,
-)
+from unit import test_host_budget, test_kept, test_search
 from zoo.planting import plant, plant_everywhere
 
 from ooctrain.sched.bounds import closed
+from ooctrain.sched.planners import by_search
 from ooctrain.sched.planners.combined import Combined, _Starts
-from ooctrain.sched.planning import rematerialise
 from ooctrain.sched.planning.host_gaps import HostGaps
 from ooctrain.sched.planning.lower import AsapEngine
-from ooctrain.sched.search import keep_or_recompute, kept_gaps, play
-from ooctrain.sched.search.choice import Search
-from ooctrain.sched.search.keep_offload_or_recompute import KeepOffloadOrRecomputeSearch
-from ooctrain.sched.search.keep_or_recompute import KeepOrRecomputeSearch
+from ooctrain.sched.search import anneal, kept, moves, play, search
+from ooctrain.sched.search.search import Search
 
 Plant = Callable[[pytest.MonkeyPatch], Any]
 Law = Callable[[Any], Any]
@@ -44,27 +38,31 @@ def _slip_everywhere(owner: Any, name: str, piece: str, wrong: str) -> Plant:
     return lambda patch: plant_everywhere(patch, owner, name, piece, wrong)
 
 
+def _slip_compiled(owner: Any, name: str, piece: str, wrong: str) -> Plant:
+    """The changed function is compiled, too, but not kept on disk."""
+
+    def planted(patch: pytest.MonkeyPatch) -> Any:
+        for decorator in ("compiled", "inner"):
+            patch.setattr(owner, decorator, numba.njit(nogil=True), raising=False)
+        return plant_everywhere(patch, owner, name, piece, wrong)
+
+    return planted
+
+
 HOST = test_host_budget.what_leaves_fits_on_the_host
 STARTS = test_combined.is_never_worse_than_its_starts
 AGREE = test_search.search_list_and_simulator_agree
 FITS = test_combined.is_not_beaten_where_everything_fits
-READ_OFF = test_combined.what_is_read_off_gives_the_runs
-RUNS, FOUND = (
-    test_keep_or_recompute.keeps_what_the_runs_keep,
-    test_keep_or_recompute.what_is_found_is_a_plan,
-)
+RUNS, FOUND = test_kept.keeps_what_the_runs_keep, test_kept.what_is_found_is_a_plan
 LITTLE = test_host_budget.a_little_host_memory_is_no_loss
-SMALL = test_keep_or_recompute.has_room_for_what_is_small
-COPIES, STANDS = (
-    test_keep_offload_or_recompute.what_copies_find_is_a_plan,
-    test_keep_offload_or_recompute.stands_where_it_says,
-)
+SMALL, STANDS = test_kept.has_room_for_what_is_small, test_kept.stands_where_it_says
+BACK, TAKEN_BACK = test_kept.comes_back_from_its_runs, test_kept.moves_are_taken_back
 
 BUGS: dict[str, tuple[Plant, Law, Sequence[Any]]] = {
     "search: what lacks less, but does not fit yet, is forgotten": (
-        _slip(Search, "improve", "return self._choice(walk.best)",
-              "return start if walk.best_cost > 1e29 else self._choice(walk.best)"),
-        test_search.goes_on_from_what_lacks_least, (0,),
+        _slip(Search, "improve", "return walk.best",
+              "return walk.best if walk.best_cost < 1e29 else self.dropping(())"),
+        test_kept.goes_on_from_what_lacks_least, (0,),
     ),
     "search: copies slow no call down": (
         _slip_everywhere(play, "link_of", "*machine.slowdown.as_integer_ratio(),", "1, 1,"),
@@ -120,66 +118,61 @@ BUGS: dict[str, tuple[Plant, Law, Sequence[Any]]] = {
         _slip_everywhere(closed, "arrivals_us", " and v not in there", ""),
         FITS, range(200, 215),
     ),
-    "read off: a value made again later was dropped at the start": (
-        _slip_everywhere(rematerialise, "read_off",
-                         "dict.fromkeys(call.touched(), run.call)",
-                         "dict.fromkeys(call.outs, run.call)"),
-        READ_OFF, range(40),
-    ),
     "kept: a value is wanted until the call before its last reader": (
-        _slip(KeepOrRecomputeSearch, "wanted",
-              "wanted[first + 1 : last + 1", "wanted[first + 1 : last"),
+        _slip(Search, "keeping", "spans.append((column[var], first + 1, last))",
+              "spans.append((column[var], first + 1, last - 1))"),
         RUNS, range(30),
-    ),
-    "kept: what is large and may not run again takes no room": (
-        _slip_everywhere(kept_gaps, "_others",
-                         "base[first : until[var] + 1] += size_bytes", "pass"),
-        RUNS, range(30),
-    ),
-    "kept: outputs that may not run again are claimed by nobody": (
-        _slip_everywhere(kept_gaps, "_others",
-                         "claim[made] += size_bytes", "pass"),
-        RUNS, range(60),
-    ),
-    "kept: inputs take no room": (
-        _slip_everywhere(kept_gaps, "_others",
-                         "claim[list(trace.readers[var])] += size_bytes", "pass"),
-        RUNS, range(60),
-    ),
-    "kept: what is small is there though its storage has been taken over": (
-        _slip_everywhere(kept_gaps, "kept_tables", "until[var] = min(until[var], taker)", "pass"),
-        FOUND, (369,),
     ),
     "kept: runs for a call count as runs for the next": (
-        _slip_everywhere(keep_or_recompute, "_for_calls",
+        _slip_everywhere(search, "_for_calls",
                          "[run.call] * waiting", "[run.call + 1] * waiting"),
         RUNS, range(30),
     ),
+    "kept: what has no wish before it is not told that it lasts longer": (
+        _slip_compiled(kept, "want", "while call >= 0 and row[call] > call:",
+                         "while call >= 0 and row[call] > call + 1:"),
+        test_kept.rows_say_until_when_a_value_is_wanted, range(10),
+    ),
+    "kept: what is there before the step is made by the last run": (
+        _slip(Search, "runs", "if first >= 0:", "if True:"), FOUND, range(20),
+    ),
     "where the host has too little room it is not done without": (
-        _slip(Combined, "_searched_with_and_without", "if not is_host_tight(question):",
-              "if True:"),
+        _slip_everywhere(by_search, "found_by_search", "if not is_host_tight(question):",
+                         "if True:"),
         LITTLE, ("cpu-generic",),
     ),
     "kept: what is small stays though there is no room for it": (
-        _slip(Search, "kept_from_call_to_call", "small=NOTHING", "small=0.002"), SMALL, (1,),
+        _slip(Search, "_with_what_is_small", "if with_small <= cost else", "if True else"),
+        SMALL, (1,),
     ),
-    "kept: what is there is made again": (
-        _slip_everywhere(keep_or_recompute, "listed",
-                         "if v not in present) if again", ") if again"),
-        COPIES, (663,),
+    "kept: what is small never stays": (
+        _slip(Search, "_with_what_is_small", "if with_small <= cost else", "if False else"),
+        SMALL, (1,),
     ),
-    "kept: what is there as the next call begins is gone as this one does": (
-        _slip_everywhere(keep_or_recompute, "listed",
-                         "there[number + 1, col", "there[number, col"),
-        COPIES, (663,),
+    "search: it is written into where it began": (
+        _slip(Search, "_with_what_is_small", "self.cost(kept), _copied(kept),",
+              "self.cost(kept), kept,"),
+        test_kept.leaves_its_start_as_it_is, range(10),
     ),
-    "copies: what stays is forgotten": (
-        _slip(Search, "_with_copies", "kept._replace(stays=self._choice(now).stays)", "kept"),
-        COPIES, range(300),
+    "search: what stays is forgotten": (
+        _slip(Search, "stays", "if kept.stays[slot]", "if False"),
+        BACK, range(40),
     ),
-    "copies: what stays at first is not looked at": (
-        _slip(KeepOffloadOrRecomputeSearch, "begun",
-              "keeping, stays, self", "keeping, 0 * stays, self"),
+    "moves: of two changes of a column the first is taken back last": (
+        _slip_compiled(moves, "undo", "range(change.numbers[0] - 1, -1, -1)",
+                       "range(change.numbers[0])"),
+        TAKEN_BACK, range(40),
+    ),
+    "annealing: what is not taken is not taken back": (
+        _slip_compiled(anneal, "anneal", "undo(now, change)", "pass"),
+        STANDS, range(10),
+    ),
+    "annealing: what is taken costs what it did before": (
+        _slip_compiled(anneal, "anneal", "cost, is_seen = found,", "cost, is_seen = cost,"),
+        STANDS, range(10),
+    ),
+    "annealing: of the best met it is forgotten what stays": (
+        _slip_compiled(anneal, "anneal", "best.stays[:] = now.stays", "pass"),
         STANDS, range(40),
     ),
 }  # fmt: skip

@@ -53,7 +53,7 @@ class Effort:
     """How much a search may do.
 
     Args:
-        evaluations: most choices that are tried, for a planner that was not given a number itself;
+        evaluations: what a search may cost, for a planner that was not given a number itself;
             None: its own.
         deadline: interrupts it.
     """

@@ -5,7 +5,7 @@ host from the slot after its last use, `after + 1`, to the slot before its next 
 that run starts it is back, and its host bytes are free. `HostMargin` counts what is left of the
 host budget in each slot; inputs wait on the host throughout. Choosing gaps takes bytes of it
 (`sched/planners/belady.py`), and the engine lets a copy out begin earlier only where enough is left
-until then (`lower.py`). `sched/search/anneal.py` and `sched/search/play.py` do the same, compiled.
+until then (`lower.py`). `sched/search/evict.py` and `sched/search/play.py` do the same, compiled.
 Source: ours, as the engine's rule for swap-ins, on the other side. Read next:
 `sched/planners/belady.py`.
 """

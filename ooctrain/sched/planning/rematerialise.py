@@ -1,22 +1,18 @@
 """Recomputation: the calls that run again when some values of the forward pass are not kept.
 
 From a trace and the values to drop comes a sequence of `Run`s in which every call finds its inputs
-alive. A dropped value dies after its last use in the forward pass, or after each use that is named
-(`rematerialise_after`). When a later call needs it, its producer runs again first, after the
-producers of its own missing inputs, depth first. Forward calls are pure, so a second run gives the
-same bits (docs/architecture.md, "Laws that hold everywhere"). Sources: Chen et al., Training deep
-nets with sublinear memory cost, for the idea; paper 001 edits its graph to the same effect. Read
-next: `sched/planners/prefix.py`, which chooses what to drop; `decisions.py` for what the runs
-become.
+alive. A dropped value dies after its last use in the forward pass. When a later call needs it, its
+producer runs again first, after the producers of its own missing inputs, depth first. Forward calls
+are pure, so a second run gives the same bits (docs/architecture.md, "Laws that hold everywhere").
+Sources: Chen et al., Training deep nets with sublinear memory cost, for the idea; paper 001 edits
+its graph to the same effect. Read next: `sched/planners/prefix.py`, which chooses what to drop;
+`decisions.py` for what the runs become.
 """
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
-from itertools import pairwise
-from typing import NamedTuple
 
 from ooctrain.sched.planning.decisions import BEFORE_THE_STEP
 from ooctrain.sched.schedule import Run
@@ -74,42 +70,14 @@ def rematerialise(
     Cost: O(calls + runs that are added + values of `unread` that are back at each call), once more
     for each value that has to be kept instead.
     """
-    dropped, unread = frozenset(dropped), frozenset(unread)
-    after = [(var, last_forward_use(trace, var)) for var in dropped]
-    spent = [(var, use) for var in unread for use in trace.uses[var]]
-    return _played(trace, after, frozenset(again), spent, held)
-
-
-def rematerialise_after(
-    trace: Trace, dropped: Iterable[Use], *, unread: Iterable[Use] = (), held: Iterable[int] = ()
-) -> tuple[Run, ...]:
-    """The runs of a step in which values die after single uses, not only the last of the forward
-    pass: between two uses in the forward pass, say, or once more in the backward pass.
-
-    Args:
-        dropped: a value dies after these uses, and is computed again for the next one.
-        unread: what comes back between such a use and the next one, as a source of others, dies
-            again unless the next call reads it.
-        held: see `rematerialise`.
-
-    Cost: as that of `rematerialise`.
-    """
-    return _played(trace, dropped, frozenset(), unread, held)
-
-
-def _played(
-    trace: Trace, dropped: Iterable[Use], again: frozenset[int], unread: Iterable[Use],
-    held: Iterable[int],
-) -> tuple[Run, ...]:  # fmt: skip
-    dropped, unread, held = set(dropped), frozenset(unread), frozenset(held)
+    dropped, again, unread, held = map(frozenset, (dropped, again, unread, held))
     while True:
         walk = _Walk(trace, dropped, again, unread, held)
         lost = walk.play()
         if lost is None:
             return tuple(walk.runs)
-        kept = {use for use in dropped if use[0] != lost}
-        assert len(kept) < len(dropped), "a value is missing that was not dropped"
-        dropped = kept
+        assert lost in dropped, "a value is missing that was not dropped"
+        dropped -= {lost}
 
 
 class _Walk:
@@ -124,13 +92,12 @@ class _Walk:
     """
 
     def __init__(
-        self, trace: Trace, dropped: Collection[Use], again: Collection[int],
-        unread: Collection[Use], held: Collection[int],
+        self, trace: Trace, dropped: Collection[int], again: Collection[int],
+        unread: Collection[int], held: Collection[int],
     ):  # fmt: skip
-        self.trace, self.dropped, self.held = trace, dropped, held
+        self.trace, self.held = trace, held
         self.again, self.unread = again, unread
-        self.may_be_unread = frozenset(var for var, _ in unread)
-        self.touched: dict[int, int] = {}  # the last call of the trace that touched a variable
+        self.dropped_after = {var: last_forward_use(trace, var) for var in dropped}
         self.alive, self.revived, self.watched = set(trace.initial), set[int](), set[int]()
         self.runs: list[Run] = []
         self.last_use = [uses[-1] if uses else BEFORE_THE_STEP for uses in trace.uses]
@@ -183,82 +150,25 @@ class _Walk:
     def _bury(self, call_id: int) -> None:
         """What dies after a call of the trace: by its last use, or because it is dropped."""
         touched = self.trace.calls[call_id].touched()
-        for value in touched:
-            self.touched[value] = call_id
-            if self._dies(value, call_id):
-                self.alive.discard(value)
+        self.alive.difference_update([value for value in touched if self._dies(value, call_id)])
         candidates = self.revived.intersection(self.watched.union(touched))
         spent = {value for value in candidates if self._is_spent(value, call_id)}
         self.revived -= spent
         self.alive -= spent
-        self.watched = candidates.difference(spent).intersection(self.may_be_unread)
+        self.watched = candidates.difference(spent).intersection(self.unread)
 
     def _is_spent(self, value: int, call_id: int) -> bool:
         """Whether a value that came back dies after a call of the trace."""
         if self.last_use[value] <= call_id or value in self.again:
             return True
-        if (value, self.touched.get(value)) not in self.unread:
-            return False
-        return value not in self.trace.calls[call_id + 1].ins
+        return value in self.unread and value not in self.trace.calls[call_id + 1].ins
 
     def _dies(self, value: int, call_id: int) -> bool:
         if value in self.ends:
             return False
         if self.last_use[value] <= call_id:
             return value not in self.held or value in self.revived
-        return (value, call_id) in self.dropped
-
-
-class Rematerialised(NamedTuple):
-    """What `rematerialise_after` takes."""
-
-    dropped: frozenset[Use]
-    unread: frozenset[Use]
-    held: frozenset[int]
-
-
-def read_off(trace: Trace, runs: Sequence[Run]) -> Rematerialised:
-    """What gives these runs, or comes near to them.
-
-    A value that is made again between two uses is dropped after the first of them, and unread if
-    that happens more than once. One that is read after its last use, and has not been made again,
-    is held.
-
-    Args:
-        runs: those of a recomputing planner: `dtr`, `rotor`, `checkmate`.
-    """
-    made: Counter[Use] = Counter()
-    last: dict[int, int] = {}  # the call of the trace that touched a variable last
-    held = set[int]()
-    reached = BEFORE_THE_STEP
-    for run in runs:
-        call = trace.calls[run.call]
-        if run.call > reached:
-            reached = run.call
-            last.update(dict.fromkeys(call.touched(), run.call))
-            continue
-        held |= {v for v in call.ins if last[v] == trace.uses[v][-1] and not made[v, last[v]]}
-        made.update((v, last[v]) for v in (call.outs if run.keep is None else run.keep))
-    may = frozenset(droppable_uses(trace))
-    often = frozenset(use for use in may if made[use] > 1)
-    return Rematerialised(may.intersection(made), often, frozenset(held.difference(trace.initial)))
-
-
-def droppable_uses(trace: Trace) -> Iterator[Use]:
-    """The uses after which a value of a pure forward call may die, to be computed again for the
-    next one, which is not the next call.
-    """
-    for variable in trace.variables:
-        producer = trace.producer[variable.id]
-        if producer is None or not variable.nbytes:
-            continue
-        call = trace.calls[producer]
-        if call.pure and call.phase == "forward":
-            yield from (
-                (variable.id, use)
-                for use, following in pairwise(trace.uses[variable.id])
-                if following > use + 1
-            )
+        return self.dropped_after.get(value) == call_id
 
 
 # What to drop, segment by segment. Convolutions are expensive and the calls after them are cheap,

@@ -7,7 +7,7 @@ next: `expand.py`.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import accumulate
 from typing import NamedTuple
 
@@ -16,7 +16,7 @@ import numpy as np
 from ooctrain.sched.planning.list_writer import last_uses
 from ooctrain.sched.schedule import Granule
 from ooctrain.step.machine import Machine, call_durations_ns
-from ooctrain.step.trace import Trace
+from ooctrain.step.trace import Call, Trace
 
 COMPUTED, PERSISTENT, INPUT = 0, 1, 2
 
@@ -37,6 +37,9 @@ class Tables(NamedTuple):
             shares the old one's host slot.
         granted: bytes that the allocator grants it.
         duration_ns, workspace, pure: one for each call.
+        column: for each variable its row of what is kept; -1: it cannot be computed again, and
+            stays as long as it is of use.
+        values: the variable of each column.
     """
 
     ins: np.ndarray
@@ -53,6 +56,8 @@ class Tables(NamedTuple):
     duration_ns: np.ndarray
     workspace: np.ndarray
     pure: np.ndarray
+    column: np.ndarray
+    values: np.ndarray
 
 
 def tables_of(trace: Trace, machine: Machine, granule: Granule) -> Tables:
@@ -63,6 +68,10 @@ def tables_of(trace: Trace, machine: Machine, granule: Granule) -> Tables:
     for call in trace.calls:
         for out, source in call.reuse.items():
             reused[out] = source
+    values = sorted(columns_of(trace), key=lambda v: (trace.producer[v] or 0, v))
+    column = [-1] * len(trace.variables)
+    for own, value in enumerate(values):
+        column[value] = own
     return Tables(
         ins, ins_at, outs, outs_at, _ints(reused),
         _ints([_origin(trace, v.id) for v in trace.variables]),
@@ -73,8 +82,24 @@ def tables_of(trace: Trace, machine: Machine, granule: Granule) -> Tables:
         _ints([granule.granted(v.nbytes) for v in trace.variables]),
         _ints(call_durations_ns(trace, machine)),
         _ints([granule.granted(call.workspace_bytes) for call in trace.calls]),
-        _ints([call.pure for call in trace.calls]),
+        _ints([call.pure for call in trace.calls]), _ints(column), _ints(values),
     )  # fmt: skip
+
+
+def columns_of(trace: Trace) -> Iterator[int]:
+    """The values that may be computed again."""
+    last = last_uses(trace)
+    for variable in trace.variables:
+        made = trace.producer[variable.id]
+        if made is None or not variable.nbytes or last[variable.id] >= len(trace.calls):
+            continue
+        if may_run_again(trace.calls[made]):
+            yield variable.id
+
+
+def may_run_again(call: Call) -> bool:
+    """Whether a search may run a call more than once."""
+    return call.pure and call.phase in ("forward", "loss")
 
 
 def _origin(trace: Trace, var: int) -> int:
