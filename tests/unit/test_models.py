@@ -373,3 +373,11 @@ def test_a_network_is_torchvisions_unless_the_stem_for_small_images_is_asked_for
     usual_stem, other = ("cifar", "imagenet") if name == "lenet" else ("imagenet", "cifar")
     assert repr(models.build(name)) == repr(models.build(name, stem=usual_stem))
     assert repr(models.build(name)) != repr(models.build(name, stem=other))
+
+
+def test_lenet_lays_small_images_in_the_middle():
+    """Of LeCun's 32 x 32: two zeros on each side of 28 x 28."""
+    model = models.build("lenet", 10).eval()
+    x = np.random.default_rng(0).standard_normal((2, 3, 28, 28)).astype(np.float32)
+    large = np.pad(x, ((0, 0), (0, 0), (2, 2), (2, 2)))
+    assert np.array_equal(model(tensor(x)).numpy(), model(tensor(large)).numpy())
