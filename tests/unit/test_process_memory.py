@@ -3,6 +3,7 @@ too."""
 
 from __future__ import annotations
 
+import gc
 import mmap
 import subprocess
 import sys
@@ -11,7 +12,7 @@ import numpy as np
 import pytest
 
 from ooctrain.devices.cpu.host_vm import VirtualArena, why_no_virtual_memory
-from ooctrain.devices.cpu.process_memory import MemoryWatch, group_bytes, held
+from ooctrain.devices.cpu.process_memory import MemoryWatch, give_back_unused, group_bytes, held
 from ooctrain.units import MIB
 
 pytestmark = pytest.mark.skipif(held() is None, reason="no smaps_rollup here")
@@ -28,6 +29,9 @@ Pss_Shmem:         30000 kB
 
 
 def counted() -> int:
+    """What is held now, without what other tests have left to be given back at any moment."""
+    gc.collect()
+    give_back_unused()
     found = held()
     assert found is not None
     return found.counted_bytes
