@@ -298,7 +298,9 @@ def test_a_process_ends_when_its_grader_is_killed(allowed, tmp_path):
         f"Path({str(tmp_path / 'cage')!r}).write_text("
         "f'{interview._process._process.pid} {interview._process._folder.name}')\n"
         "import random\nfrom ooctrain.testing.check_planner import random_case\n"
-        "case = random_case(random.Random(3))\nplanner.plan(case.trace, 100, case.machine)"
+        "from ooctrain.sched.planning.question import Question\n"
+        "case = random_case(random.Random(3))\n"
+        "planner.plan(Question(case.trace, 100, case.machine))"
     )
     process = subprocess.Popen([sys.executable, "-c", grader])
     cage, folder = read_when_there(tmp_path / "cage").split()
