@@ -3,16 +3,16 @@ too."""
 
 from __future__ import annotations
 
-import gc
 import mmap
 import subprocess
 import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
 
 from ooctrain.devices.cpu.host_vm import VirtualArena, why_no_virtual_memory
-from ooctrain.devices.cpu.process_memory import MemoryWatch, give_back_unused, group_bytes, held
+from ooctrain.devices.cpu.process_memory import MemoryWatch, group_bytes, held
 from ooctrain.units import MIB
 
 pytestmark = pytest.mark.skipif(held() is None, reason="no smaps_rollup here")
@@ -29,9 +29,6 @@ Pss_Shmem:         30000 kB
 
 
 def counted() -> int:
-    """What is held now, without what other tests have left to be given back at any moment."""
-    gc.collect()
-    give_back_unused()
     found = held()
     assert found is not None
     return found.counted_bytes
@@ -74,17 +71,27 @@ def most_is_remembered() -> None:
     assert watch.most_bytes - before > SIZE - NOISE
 
 
+def alone(call: str) -> None:
+    """In a process of its own: what other tests have left may be given back at any moment."""
+    program = f"from pathlib import Path\nfrom unit import test_process_memory as here\nhere.{call}"
+    done = subprocess.run(
+        [sys.executable, "-c", program], cwd=Path(__file__).parents[1], capture_output=True,
+        text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+
+
 @pytest.mark.skipif(bool(why_no_virtual_memory()), reason="no memfd here")
 def test_pages_of_the_arena_count_once_wherever_they_are_mapped():
-    arena_is_counted_once()
+    alone("arena_is_counted_once()")
 
 
 def test_pages_of_a_mapped_file_count(tmp_path):
-    mapped_file_is_counted(tmp_path)
+    alone(f"mapped_file_is_counted(Path({str(tmp_path)!r}))")
 
 
 def test_the_most_that_was_held_is_remembered():
-    most_is_remembered()
+    alone("most_is_remembered()")
 
 
 def test_counts_of_another_process_and_of_a_group_are_read(tmp_path):
