@@ -31,7 +31,7 @@ BUGS: dict[str, tuple[Any, str, str, str]] = {
         Ledger, "_free", "max(waits[C], self._last_run[free.var])", "self._issued[C]",
     ),
     "an overwritten value remembers its last reader": (
-        Ledger, "_take_over", "self._last_run[source] = -1", "pass",
+        Ledger, "_take_over", "self._last_run[source] = NOTHING", "pass",
     ),
     "a call that claims nothing waits all the same": (
         Ledger, "_run", "if claim:", "if call.outs:",
