@@ -152,13 +152,14 @@ class RandomVerticalFlip:
 
 
 class Normalize:
-    """(image - mean) / std, one of each for every channel.
+    """(image - mean) / std, one of each for every channel, or one number for all.
 
     Raises:
         ConfigError: a deviation of 0, other numbers of the two; in a call: of channels.
     """
 
-    def __init__(self, mean: Sequence[float], std: Sequence[float]):
+    def __init__(self, mean: float | Sequence[float], std: float | Sequence[float]):
+        mean, std = np.atleast_1d(mean).tolist(), np.atleast_1d(std).tolist()
         if len(mean) != len(std) or not all(value > 0 for value in std):
             raise ConfigError(
                 f"mean {tuple(mean)} and std {tuple(std)} normalise no image",

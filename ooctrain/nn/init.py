@@ -18,6 +18,7 @@ from typing import Literal, NoReturn, TypeVar
 import numpy as np
 
 from ooctrain.engine.eager import Storage
+from ooctrain.engine.module import Module
 from ooctrain.engine.parameter import Parameter
 from ooctrain.engine.tensor import Tensor, current_tape
 from ooctrain.errors import ConfigError, ShapeError
@@ -50,6 +51,20 @@ def init_kaiming_normal(
 def init_constant(parameter: Parameter, value: float) -> None:
     """The parameter begins with one value everywhere."""
     _begin(parameter, partial(np.full, parameter.shape, value, np.float32))
+
+
+def require_sizes(module: Module, **sizes: int) -> None:
+    """Refuses extents of which no parameter can be made.
+
+    Raises:
+        ShapeError: one is no whole number of at least 1.
+    """
+    for name, size in sizes.items():
+        if not isinstance(size, (int, np.integer)) or size < 1:
+            raise ShapeError(
+                f"{type(module).__name__}: {name} is {size!r}", numbers=f"{name} = {size!r}",
+                fix="a whole number of at least 1",
+            )  # fmt: skip
 
 
 def _begin(parameter: T, initial: Callable[[], np.ndarray]) -> T:

@@ -15,6 +15,7 @@ from ooctrain.engine.module import Module
 from ooctrain.engine.parameter import Parameter
 from ooctrain.engine.tensor import Tensor
 from ooctrain.errors import ShapeError
+from ooctrain.nn.init import require_sizes
 
 
 class InstanceNorm2d(Module):
@@ -30,6 +31,7 @@ class InstanceNorm2d(Module):
 
     def __init__(self, num_features: int, eps: float = 1e-5, *, affine: bool = False):
         super().__init__()
+        require_sizes(self, num_features=num_features)
         self.num_features, self.eps = num_features, eps
         self.register_parameter("weight", Parameter(np.ones(num_features)) if affine else None)
         self.register_parameter("bias", Parameter(np.zeros(num_features)) if affine else None)
@@ -56,6 +58,7 @@ class GroupNorm(Module):
 
     def __init__(self, num_groups: int, num_channels: int, eps: float = 1e-5, affine: bool = True):
         super().__init__()
+        require_sizes(self, num_channels=num_channels)
         if num_groups < 1 or num_channels % num_groups:
             raise ShapeError(f"{num_channels} channels cannot be split into {num_groups} groups")
         self.num_groups, self.num_channels, self.eps = num_groups, num_channels, eps
@@ -88,6 +91,7 @@ class LayerNorm(Module):
         if isinstance(normalized_shape, int):
             normalized_shape = (normalized_shape,)
         shape = tuple(normalized_shape)
+        require_sizes(self, **{f"axis {k} of normalized_shape": n for k, n in enumerate(shape)})
         self.normalized_shape, self.eps = shape, eps
         self.elementwise_affine = elementwise_affine
         with_bias = elementwise_affine and bias

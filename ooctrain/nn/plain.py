@@ -19,6 +19,7 @@ from ooctrain.engine.parameter import Parameter
 from ooctrain.engine.tensor import Tensor
 from ooctrain.functional import IntOrPair
 from ooctrain.functional.images import Each, mean_and_std
+from ooctrain.nn.init import require_sizes
 
 
 class ReLU(Module):
@@ -314,6 +315,7 @@ class PReLU(Module):
 
     def __init__(self, num_parameters: int = 1, init: float = 0.25):
         super().__init__()
+        require_sizes(self, num_parameters=num_parameters)
         self.num_parameters = num_parameters
         self.weight = Parameter(np.full(num_parameters, init))
 

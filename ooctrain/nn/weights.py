@@ -16,7 +16,7 @@ from ooctrain.engine.parameter import Parameter
 from ooctrain.engine.tensor import Tensor
 from ooctrain.errors import ShapeError
 from ooctrain.functional.conv import IntOrPair, pair
-from ooctrain.nn.init import uniform
+from ooctrain.nn.init import require_sizes, uniform
 
 
 class Conv2d(Module):
@@ -34,7 +34,7 @@ class Conv2d(Module):
         bias: (out_channels,) or None.
 
     Raises:
-        ShapeError: `groups` does not divide the channels.
+        ShapeError: `groups` does not divide the channels, or these are fewer than 1.
     """
 
     def __init__(
@@ -42,6 +42,7 @@ class Conv2d(Module):
         padding: IntOrPair | str = 0, dilation: IntOrPair = 1, groups: int = 1, bias: bool = True,
     ):  # fmt: skip
         super().__init__()
+        require_sizes(self, in_channels=in_channels, out_channels=out_channels)
         _require_groups("conv2d", in_channels, out_channels, groups)
         self.stride, self.padding, self.dilation, self.groups = stride, padding, dilation, groups
         shape = (out_channels, in_channels // groups, *pair(kernel_size))
@@ -88,7 +89,7 @@ class ConvTranspose2d(Module):
         bias: (out_channels,) or None.
 
     Raises:
-        ShapeError: `groups` does not divide the channels.
+        ShapeError: `groups` does not divide the channels, or these are fewer than 1.
     """
 
     def __init__(
@@ -97,6 +98,7 @@ class ConvTranspose2d(Module):
         dilation: IntOrPair = 1,
     ):  # fmt: skip
         super().__init__()
+        require_sizes(self, in_channels=in_channels, out_channels=out_channels)
         _require_groups("conv_transpose2d", in_channels, out_channels, groups)
         self.stride, self.padding, self.output_padding = stride, padding, output_padding
         self.groups, self.dilation = groups, dilation
@@ -136,10 +138,14 @@ class Linear(Module):
     Attributes:
         weight: (out_features, in_features).
         bias: (out_features,) or None.
+
+    Raises:
+        ShapeError: fewer than one feature.
     """
 
     def __init__(self, in_features: int, out_features: int, bias: bool = True):
         super().__init__()
+        require_sizes(self, in_features=in_features, out_features=out_features)
         _register_weights(self, (out_features, in_features), out_features, bias)
 
     def forward(self, input: Tensor) -> Tensor:
@@ -174,6 +180,9 @@ class _BatchNorm(Module):
     Attributes:
         weight, bias: (C,) or None.
         running_mean, running_var, num_batches_tracked: (C,), (C,) and one number, or None.
+
+    Raises:
+        ShapeError: fewer than one channel.
     """
 
     def __init__(
@@ -181,6 +190,7 @@ class _BatchNorm(Module):
         affine: bool = True, track_running_stats: bool = True,
     ):  # fmt: skip
         super().__init__()
+        require_sizes(self, num_features=num_features)
         self.num_features, self.eps, self.momentum = num_features, eps, momentum
         self.register_parameter("weight", Parameter(np.ones(num_features)) if affine else None)
         self.register_parameter("bias", Parameter(np.zeros(num_features)) if affine else None)
