@@ -22,7 +22,7 @@ NETWORKS = (
     Network("torchvision", "alexnet"), Network("torchvision", "vgg11_bn"),
     Network("torchvision", "resnet18"), Network("torchvision", "resnext50_32x4d"),
     Network("torchvision", "densenet121"), Network("torchvision", "squeezenet1_0"),
-    Network("torchvision", "googlenet"), Network("torchvision", "inception_v3", 96),
+    Network("torchvision", "googlenet"), Network("torchvision", "inception_v3", 299),
     Network("torchvision", "mobilenet_v2"), Network("torchvision", "mobilenet_v3_small"),
     Network("torchvision", "mnasnet1_0"), Network("torchvision", "shufflenet_v2_x1_0"),
     Network("torchvision", "efficientnet_b0"), Network("torchvision", "regnet_y_400mf"),
@@ -33,10 +33,12 @@ NETWORKS = (
     Network("timm", "dla34"), Network("timm", "xception41"), Network("timm", "convmixer_768_32"),
     Network("timm", "ghostnet_100"), Network("timm", "dm_nfnet_f0"),
     # segmentation heads
-    Network("segmentation", "fcn_resnet50"), Network("segmentation", "deeplabv3_mobilenet_v3_large"),
+    Network("segmentation", "fcn_resnet50"),
+    Network("segmentation", "deeplabv3_mobilenet_v3_large"),
     Network("segmentation", "lraspp_mobilenet_v3_large"),
     # attention
-    Network("timm", "skresnet18"), Network("timm", "resnest14d"), Network("timm", "botnet26t_256", 256),
+    Network("timm", "skresnet18"), Network("timm", "resnest14d"),
+    Network("timm", "botnet26t_256", 256),
     # depthwise with squeeze-and-excitation
     Network("timm", "fbnetv3_b"), Network("timm", "mixnet_s"), Network("timm", "lcnet_050"),
     # newer families
