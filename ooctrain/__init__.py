@@ -60,6 +60,7 @@ _NAMES = {
         "zeros",
         "zeros_like",
     ),
+    "interop.torch": ("from_torch", "to_torch"),
     "functional": ("cat", "concat", "flatten", "relu", "sigmoid", "softmax", "tanh"),
     "engine.own_op": ("Op",),
     "errors": ("Infeasible", "OoctrainError", "ScheduleError"),
@@ -82,7 +83,7 @@ _NAMES = {
 _HOME = {name: module for module, names in _NAMES.items() for name in names}
 #: {public name: the module that it is}
 _MODULES = {
-    **{m: m for m in ("alloc", "data", "distributed", "errors", "functional")},
+    **{m: m for m in ("alloc", "data", "distributed", "errors", "functional", "interop")},
     **{m: m for m in ("models", "nn", "optim", "testing", "units")},
     "pictures": "report.pictures",
     "planning": "sched.planning.own_planner",
@@ -97,6 +98,7 @@ if TYPE_CHECKING:  # "x as x" is how a type checker knows that a name is public
     from ooctrain import distributed as distributed
     from ooctrain import errors as errors
     from ooctrain import functional as functional
+    from ooctrain import interop as interop
     from ooctrain import models as models
     from ooctrain import nn as nn
     from ooctrain import optim as optim
@@ -152,6 +154,8 @@ if TYPE_CHECKING:  # "x as x" is how a type checker knows that a name is public
     from ooctrain.functional import sigmoid as sigmoid
     from ooctrain.functional import softmax as softmax
     from ooctrain.functional import tanh as tanh
+    from ooctrain.interop.torch import from_torch as from_torch
+    from ooctrain.interop.torch import to_torch as to_torch
     from ooctrain.report import pictures as pictures
     from ooctrain.rewrite import apply_rewrites as apply_rewrites
     from ooctrain.rewrite import rewrites as rewrites

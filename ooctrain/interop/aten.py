@@ -332,6 +332,11 @@ def expand(input: Tensor, sizes: Sizes) -> Tensor:
     return grown if wanted == own else grown + call(Constant(0.0, wanted))
 
 
+def detach(input: Any) -> Any:
+    """Without its history; what the code has made of a number has none."""
+    return input.detach() if isinstance(input, Tensor) else input
+
+
 #: {operation: what computes it}
 ATEN: Mapping[str, Callable[..., Any]] = {
     "conv1d.default": conv1d, "conv1d.padding": conv1d,
@@ -364,7 +369,8 @@ ATEN: Mapping[str, Callable[..., Any]] = {
     "select.int": select, "split.Tensor": split, "split_with_sizes.default": split_with_sizes,
     "chunk.default": chunk, "unbind.int": unbind,
     "contiguous.default": _same, "clone.default": _same, "alias.default": _same,
-    "detach.default": Tensor.detach, "sym_size.int": Tensor.size,
+    "lift_fresh_copy.default": _same,
+    "detach.default": detach, "sym_size.int": Tensor.size,
     "getitem": operator.getitem, "mul": operator.mul, "add": operator.add, "sub": operator.sub,
     "floordiv": operator.floordiv, "mod": operator.mod, "neg": operator.neg,
 }  # fmt: skip

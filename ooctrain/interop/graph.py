@@ -192,8 +192,9 @@ class ImportedModule(Part):
     def problems(self, batch: int) -> list[Problem]:
         """Calls that this library refuses, or that give another shape here, each with the reason.
 
-        Those in training, and of those in evaluation the kinds that are not among them. The programs are recorded without computing anything. After a failed call the walk goes on
-        with a tensor of the shape that it should have given, so that all are found at once.
+        Those in training, and of those in evaluation the kinds that are not among them. The
+        programs are recorded without computing anything. After a failed call the walk goes on with
+        a tensor of the shape that it should have given, so that all are found at once.
 
         Args:
             batch: that of the example.
@@ -225,10 +226,12 @@ class ImportedModule(Part):
             for call in program.calls:
                 try:
                     made = call.result(values, parts[call.path])
-                    if call.shape is not None and made.shape != call.shape:
-                        raise ShapeError(f"gives {made.shape}, where {call.shape} was expected")
-                except OoctrainError as error:
-                    yield call, error.what
+                    shape = getattr(made, "shape", ())  # a tensor of one number may be one here
+                    if call.shape is not None and shape != call.shape:
+                        raise ShapeError(f"gives {shape}, where {call.shape} was expected")
+                except Exception as error:  # also what the arguments of an operation lead to
+                    own = isinstance(error, OoctrainError)
+                    yield call, error.what if own else f"{type(error).__name__}: {error}"
                     if call.shape is None:
                         return
                     made = runner.input(f"{call.name}?", Spec(call.shape))

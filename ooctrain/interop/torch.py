@@ -4,7 +4,7 @@
     model = oc.from_torch(net, (32, 3, 224, 224))
     trainer = oc.Trainer(model, budget="25%")
     ...
-    oc.to_torch(model, net)
+    oc.to_torch(model, net)  # optimizers: `optimizer_from_torch`, `optimizer_to_torch`
 
 `torch.export` writes a forward pass as a list of aten calls whose parameters have their
 `state_dict` names. Each call becomes one of this library (`aten.py`). The list is written once in
@@ -31,9 +31,12 @@ from ooctrain.errors import ConfigError
 from ooctrain.interop.aten import ATEN
 from ooctrain.interop.exported import ListReader
 from ooctrain.interop.graph import ImportedModule, Part, Problem
+from ooctrain.interop.optimizers import optimizer_from_torch, optimizer_to_torch
 
 if TYPE_CHECKING:
     import torch
+
+__all__ = ("from_torch", "optimizer_from_torch", "optimizer_to_torch", "register", "to_torch")
 
 Function = Callable[..., Any]
 _REGISTERED: ContextVar[Mapping[str, Function]] = ContextVar(

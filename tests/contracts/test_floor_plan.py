@@ -32,7 +32,7 @@ FLOORS = (
     ("nn", "execution", "distributed", "report"),
     ("models", "split", "tracing"),
     ("api", "train", "testing"),
-    ("experiments", "machine", "course", "explain", "laws"),
+    ("experiments", "machine", "course", "explain", "interop", "laws"),
     ("cli",),
     ("__main__",),
 )

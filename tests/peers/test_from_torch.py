@@ -1,0 +1,469 @@
+"""Networks of PyTorch as modules of this library: what is kept, what is refused, and both ways.
+
+Small networks, each with one thing that an importer may get wrong. `test_own_networks.py` has the
+networks that people use. Expected values are PyTorch's own.
+"""
+
+import copy
+import pickle
+
+import numpy as np
+import pytest
+
+import ooctrain as oc
+from ooctrain.errors import OoctrainError
+
+torch = pytest.importorskip("torch", reason="torch is not installed")
+pytestmark = pytest.mark.peers
+tnn, TF = torch.nn, torch.nn.functional
+BATCH = 4
+
+
+def images(shape=(BATCH, 3, 8, 8), seed=0):
+    return np.random.default_rng(seed).standard_normal(shape).astype(np.float32)
+
+
+def same(net, model, x, bound=1e-5):
+    """Both give the same, in the mode that they are in."""
+    with torch.no_grad():
+        expected = net(torch.from_numpy(x)).numpy()
+    with oc.no_grad():
+        found = model(oc.tensor(x)).numpy()
+    assert found.shape == expected.shape
+    np.testing.assert_allclose(found, expected, rtol=bound, atol=bound)
+
+
+def gradients(net, model, x, bound=1e-5):
+    """Gradients of the sum of squares, those of PyTorch in float64."""
+    big = copy.deepcopy(net).double()
+    (big(torch.from_numpy(x).double()) ** 2).sum().backward()
+    output = model(oc.tensor(x))
+    (output * output).sum().backward()
+    mine = dict(model.named_parameters())
+    largest = max(float(p.grad.abs().max()) for p in big.parameters() if p.grad is not None)
+    for name, parameter in big.named_parameters():
+        if parameter.grad is None:
+            assert mine[name].grad is None, name
+        else:
+            error = np.abs(mine[name].grad.numpy() - parameter.grad.numpy()).max()
+            assert error <= bound * largest, name
+
+
+class Net(tnn.Module):
+    """Parts of given names, and a forward pass of its own."""
+
+    def __init__(self, forward, **parts):
+        super().__init__()
+        for name, part in parts.items():
+            setattr(self, name, part)
+        self.own = forward
+
+    def forward(self, x):
+        return self.own(self, x)
+
+
+def conv(channels=3, out=3):
+    return tnn.Conv2d(channels, out, 3, padding=1)
+
+
+def _relu_written_into_what_is_read(net, x):
+    x = net.conv(x)
+    y = TF.relu_(x)
+    return x + y
+
+
+def _added_into(net, x):
+    x = net.conv(x)
+    y = net.more(x)
+    y += x
+    z = y.mul_(2.0)
+    return y - z * 0.25
+
+
+def _view_of_a_changed_tensor(net, x):
+    x = TF.relu_(net.conv(x))
+    flat = x.flatten(1)
+    return flat * 2.0
+
+
+def _changed_after_its_view_was_read(net, x):
+    x = net.conv(x)
+    small = x[:, :1].sum((2, 3))
+    x.mul_(2.0)
+    return x.sum((2, 3)) + small
+
+
+IN_PLACE = (
+    _relu_written_into_what_is_read, _added_into, _view_of_a_changed_tensor,
+    _changed_after_its_view_was_read,
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("forward", IN_PLACE)
+def test_operations_in_place_are_read_as_pytorch_reads_them(forward):
+    net = Net(forward, conv=conv(), more=conv())
+    model = oc.from_torch(net, (BATCH, 3, 8, 8))
+    same(net, model, images())
+    gradients(net, model, images())
+
+
+def _view_read_later(net, x):
+    x = net.conv(x)
+    half = x[:, :1]
+    x.mul_(2.0)
+    return x + half
+
+
+def _base_read_later(net, x):
+    x = net.conv(x)
+    x[:, :1].mul_(2.0)
+    return x
+
+
+def _flat_changed_base_read(net, x):
+    x = net.conv(x)
+    x.flatten(1).add_(1.0)
+    return x
+
+
+@pytest.mark.parametrize("forward", [_view_read_later, _base_read_later, _flat_changed_base_read])
+def test_a_change_that_a_view_would_see_is_refused(forward):
+    with pytest.raises(OoctrainError) as refusal:
+        oc.from_torch(Net(forward, conv=conv()), (BATCH, 3, 8, 8))
+    assert refusal.value.code == "OOC-190"
+    assert "view" in refusal.value.numbers
+
+
+def test_names_order_types_and_shapes_of_the_state_are_pytorch_s():
+    net = tnn.Sequential(
+        tnn.Conv2d(3, 4, 3, bias=False), tnn.BatchNorm2d(4), tnn.PReLU(4), tnn.Flatten(),
+        tnn.Linear(144, 5),
+    )  # fmt: skip
+    state = oc.from_torch(net, (2, 3, 8, 8)).state_dict()
+    expected = {k: v.numpy() for k, v in net.state_dict().items()}
+    assert list(state) == list(expected)
+    for name, value in expected.items():
+        assert (state[name].dtype, state[name].shape) == (value.dtype, value.shape)
+        np.testing.assert_array_equal(state[name], value)
+
+
+def test_what_is_shared_stays_shared_and_what_is_frozen_frozen():
+    net = tnn.Sequential(conv(), tnn.ReLU(), conv(), tnn.Conv2d(3, 3, 1))
+    net[2].weight = net[0].weight
+    net[3].requires_grad_(False)
+    model = oc.from_torch(net, (BATCH, 3, 8, 8))
+    parts = dict(model.named_modules())
+    assert parts["0"].weight is parts["2"].weight
+    trained = [n for n, p in model.named_parameters() if p.requires_grad]
+    assert trained == [n for n, p in net.named_parameters() if p.requires_grad]
+    gradients(net, model, images())
+    before = model.state_dict()
+    trainer = oc.Trainer(model, "mse", oc.optim.SGD(model.parameters(), lr=0.1))
+    trainer.step(images(), images(seed=1))
+    after = model.state_dict()
+    changed = {name for name in before if not np.array_equal(before[name], after[name])}
+    assert changed == {"0.weight", "0.bias", "2.weight", "2.bias"}
+
+
+def test_a_part_that_is_called_twice_is_one_part():
+    block = tnn.Sequential(conv(), tnn.BatchNorm2d(3))
+    net = Net(lambda net, x: net.block(net.block(x)), block=block, again=block)
+    model = oc.from_torch(net, (BATCH, 3, 8, 8))
+    assert list(model.state_dict()) == list(net.state_dict())
+    for _ in range(2):
+        same(net, model, images())
+    assert model.get_buffer("block.1.num_batches_tracked").item() == 4
+
+
+class Modes(tnn.Module):
+    """Its output, its dropout and its branch depend on the mode."""
+
+    def __init__(self):
+        super().__init__()
+        self.conv, self.norm = conv(), tnn.BatchNorm2d(3)
+        self.drop = tnn.Dropout(0.5)
+
+    def forward(self, x):
+        x = TF.dropout(self.drop(self.norm(self.conv(x))), 0.5, self.training)
+        return x * 3.0 if self.training else x
+
+
+def test_one_import_trains_and_evaluates():
+    net = Modes()
+    model = oc.from_torch(net, (BATCH, 3, 8, 8))
+    x = oc.tensor(images())
+    trained = model(x).numpy()
+    assert 0.55 < (trained == 0).mean() < 0.95
+    state = model.state_dict()
+    assert state["norm.num_batches_tracked"] == 1
+    net.train()
+    net(torch.from_numpy(images()))
+    for name, value in net.state_dict().items():
+        np.testing.assert_allclose(state[name], value.numpy(), rtol=1e-5, atol=1e-6)
+    same(net.eval(), model.eval(), images())
+
+
+def test_parts_keep_their_mode():
+    net = Modes()
+    net.norm.eval()
+    model = oc.from_torch(net, (BATCH, 3, 8, 8))
+    assert [model.training, model.norm.training] == [True, False]
+    assert [net.training, net.norm.training] == [True, False]
+    model(oc.tensor(images()))
+    assert model.norm.num_batches_tracked.item() == 0
+    evaluated = oc.from_torch(net.eval(), (BATCH, 3, 8, 8))
+    assert not any(part.training for part in evaluated.modules())
+
+
+def test_buffers_that_are_not_saved_are_constants():
+    def forward(net, x):
+        more = torch.tensor([1.0, 2.0, 3.0]).view(1, 3, 1, 1) * torch.tensor(0.5)
+        return net.conv(x) * net.scale + more
+
+    net = Net(forward, conv=conv())
+    net.register_buffer("scale", torch.tensor([1.0, -1.0, 2.0]).view(1, 3, 1, 1), persistent=False)
+    model = oc.from_torch(net, (BATCH, 3, 8, 8))
+    assert list(model.state_dict()) == ["conv.weight", "conv.bias"]
+    same(net, model, images())
+    gradients(net, model, images())
+
+
+def test_outputs_keep_their_structure():
+    net = Net(lambda net, x: {"a": net.conv(x), "b": (x * 2.0, [net.conv(x)])}, conv=conv())
+    found = oc.from_torch(net, (BATCH, 3, 8, 8))(oc.tensor(images()))
+    assert list(found) == ["a", "b"]
+    assert [len(found["b"]), len(found["b"][1])] == [2, 1]
+    np.testing.assert_array_equal(found["b"][0].numpy(), images() * 2)
+
+
+def _many_missing(net, x):
+    x = torch.cumsum(net.conv(x), 1) + torch.cumsum(x, 2)
+    return torch.fft.fft(x.flatten(1)).real + torch.sort(x.flatten(1), 1)[0]
+
+
+def test_all_that_is_missing_is_listed_at_once():
+    with pytest.raises(OoctrainError) as refusal:
+        oc.from_torch(Net(_many_missing, conv=conv()), (BATCH, 3, 8, 8))
+    error = refusal.value
+    assert error.code == "OOC-190"
+    assert "cumsum.default x 2" in error.numbers
+    assert "fft_fft.default x 1" in error.numbers
+    assert "sort.default x 1" in error.numbers
+
+
+def test_an_operation_of_ones_own_is_registered():
+    net = Net(lambda net, x: torch.cumsum(net.conv(x), 1), conv=conv())
+
+    class Cumsum(oc.Op):
+        def shape(self, x):
+            return x
+
+        def forward(self, x):
+            return np.cumsum(x, 1)
+
+        def backward(self, dy):
+            return np.flip(np.cumsum(np.flip(dy, 1), 1), 1)
+
+    oc.interop.torch.register("aten.cumsum.default", lambda x, dim: Cumsum()(x))
+    model = oc.from_torch(net, (BATCH, 3, 8, 8))
+    same(net, model, images())
+    gradients(net, model, images())
+
+
+class Double(tnn.Module):
+    def __init__(self):
+        super().__init__()
+        self.conv = conv().double()
+
+    def forward(self, x):
+        return self.conv(x.double())
+
+
+def _no_grad(part, x):
+    with torch.no_grad():
+        return part(x)
+
+
+#: {what is wrong: (network, code)}
+REFUSED = {
+    "depends on values": (
+        Net(lambda net, x: net.conv(x) if x.sum() > 0 else x, conv=conv()), "OOC-191",
+    ),
+    "a constant batch": (Net(lambda net, x: net.conv(x).view(BATCH, -1), conv=conv()), "OOC-191"),
+    "float64": (Double(), "OOC-191"),
+    "half": (conv().half(), "OOC-191"),
+    "no device": (tnn.Conv2d(3, 3, 1, device="meta"), "OOC-191"),
+    "random numbers": (
+        Net(lambda net, x: net.conv(x) + torch.randn_like(x), conv=conv()), "OOC-190",
+    ),
+    "no gradient inside": (Net(lambda net, x: _no_grad(net.conv, x) + x, conv=conv()), "OOC-190"),
+    "a network that is none": (lambda x: x, "OOC-106"),
+    "an average of all batches": (
+        tnn.Sequential(conv(), tnn.BatchNorm2d(3, momentum=None)), "OOC-191",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("what", REFUSED)
+def test_what_cannot_be_imported_is_one_error(what):
+    net, code = REFUSED[what]
+    with pytest.raises(OoctrainError) as refusal:
+        oc.from_torch(net, (BATCH, 3, 8, 8))
+    assert refusal.value.code == code
+    assert refusal.value.__context__ is None or refusal.value.__suppress_context__
+
+
+@pytest.mark.parametrize("shape", [3, "images", (), (0, 3, 8, 8), (2.5, 3, 8, 8)])
+def test_an_example_is_the_shape_of_a_batch(shape):
+    with pytest.raises(OoctrainError) as refusal:
+        oc.from_torch(conv(), shape)
+    assert refusal.value.code == "OOC-106"
+
+
+def test_any_batch_and_no_other_size():
+    net = tnn.Sequential(conv(), tnn.Flatten(), tnn.Linear(192, 2))
+    model = oc.from_torch(net, (1, 3, 8, 8))
+    for batch in (1, 2, 7):
+        same(net, model, images((batch, 3, 8, 8)))
+    with pytest.raises(OoctrainError) as refusal:
+        model(oc.tensor(images((2, 3, 9, 9))))
+    assert refusal.value.code == "OOC-110"
+
+
+def test_copies_and_pickles_compute_the_same():
+    net = tnn.Sequential(conv(), tnn.BatchNorm2d(3), tnn.ReLU())
+    model = oc.from_torch(net, (BATCH, 3, 8, 8)).eval()
+    for twin in (copy.deepcopy(model), pickle.loads(pickle.dumps(model))):
+        same(net.eval(), twin, images())
+
+
+def test_the_network_is_left_as_it_was():
+    net = tnn.Sequential(conv(), tnn.BatchNorm2d(3), tnn.Dropout(0.5))
+    net[1].eval()
+    before, modes = copy.deepcopy(net.state_dict()), [m.training for m in net.modules()]
+    oc.from_torch(net, (BATCH, 3, 8, 8))
+    assert modes == [m.training for m in net.modules()]
+    assert all(torch.equal(value, before[name]) for name, value in net.state_dict().items())
+
+
+def test_stochastic_depth_draws_for_each_sample():
+    def forward(net, x):
+        noise = torch.empty((x.shape[0], 1, 1, 1)).bernoulli_(0.75).div_(0.75)
+        return net.conv(x) * noise
+
+    model = oc.from_torch(Net(forward, conv=conv()), (BATCH, 3, 8, 8))
+    model.load_state_dict({"conv.weight": np.zeros((3, 3, 3, 3)), "conv.bias": np.ones(3)})
+    found = model(oc.tensor(images((4000, 3, 8, 8)))).numpy()
+    kept = found[:, 0, 0, 0] != 0
+    assert (found == found[:, :1, :1, :1]).all()
+    np.testing.assert_allclose(found[kept], 1 / 0.75, rtol=1e-6)
+    assert 0.7 < kept.mean() < 0.8
+
+
+# Weights and optimizers, both ways
+
+OPTIMIZERS = {
+    "sgd": lambda p: torch.optim.SGD(p, lr=0.05),
+    "momentum": lambda p: torch.optim.SGD(p, 0.05, 0.9, dampening=0.1, weight_decay=0.01),
+    "nesterov": lambda p: torch.optim.SGD(p, lr=0.05, momentum=0.9, nesterov=True),
+    "adam": lambda p: torch.optim.Adam(p, lr=0.01, betas=(0.8, 0.99), weight_decay=0.1),
+    "adamw": lambda p: torch.optim.AdamW(p, lr=0.01),
+    "rmsprop": lambda p: torch.optim.RMSprop(p, lr=0.01, momentum=0.5, centered=True),
+}  # fmt: skip
+
+
+def _torch_steps(net, optimizer, count, seed):
+    losses = []
+    for step in range(count):
+        x, y = images(seed=seed + step), np.arange(BATCH) % 2
+        optimizer.zero_grad()
+        loss = TF.cross_entropy(net(torch.from_numpy(x)), torch.from_numpy(y))
+        loss.backward()
+        optimizer.step()
+        losses.append(float(loss.detach()))
+    return losses
+
+
+def _own_steps(model, optimizer, count, seed):
+    with oc.Trainer(model, optimizer=optimizer) as trainer:
+        return [
+            float(trainer.step(images(seed=seed + step), np.arange(BATCH) % 2))
+            for step in range(count)
+        ]
+
+
+def _classifier():
+    torch.manual_seed(0)
+    return tnn.Sequential(
+        tnn.Conv2d(3, 3, 3, padding=1, bias=False), tnn.BatchNorm2d(3), tnn.ReLU(), tnn.Flatten(),
+        tnn.Linear(192, 2),
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_a_run_begun_in_pytorch_goes_on_here_and_back(name):
+    whole, net = _classifier(), _classifier()
+    all_of_it = OPTIMIZERS[name](whole.parameters())
+    expected = [_torch_steps(whole, all_of_it, 3, seed) for seed in (0, 10, 20)]
+    theirs = OPTIMIZERS[name]([
+        {"params": [net[0].weight]}, {"params": list(net.parameters())[1:]},
+    ])  # fmt: skip
+    found = [_torch_steps(net, theirs, 3, 0)]
+    model = oc.from_torch(net, (BATCH, 3, 8, 8))
+    mine = oc.interop.torch.optimizer_from_torch(theirs, net, model)
+    found.append(_own_steps(model, mine, 3, 10))
+    oc.to_torch(model, net)
+    oc.interop.torch.optimizer_to_torch(mine, model, theirs, net)
+    found.append(_torch_steps(net, theirs, 3, 20))
+    np.testing.assert_allclose(found, expected, rtol=2e-3, atol=1e-4)
+    for name_, value in whole.state_dict().items():
+        np.testing.assert_allclose(net.state_dict()[name_], value, rtol=2e-3, atol=2e-4)
+
+
+def test_optimizers_that_are_not_here_are_refused():
+    net = _classifier()
+    model = oc.from_torch(net, (BATCH, 3, 8, 8))
+    for optimizer in (
+        torch.optim.Adagrad(net.parameters()), torch.optim.Adam(net.parameters(), amsgrad=True),
+        torch.optim.SGD(net.parameters(), maximize=True),
+    ):  # fmt: skip
+        with pytest.raises(OoctrainError) as refusal:
+            oc.interop.torch.optimizer_from_torch(optimizer, net, model)
+        assert refusal.value.code == "OOC-190"
+    other = torch.optim.SGD(_classifier().parameters())
+    with pytest.raises(OoctrainError):
+        oc.interop.torch.optimizer_from_torch(other, net, model)
+
+
+def test_weights_of_another_network_are_refused():
+    model = oc.from_torch(_classifier(), (BATCH, 3, 8, 8))
+    with pytest.raises(OoctrainError) as refusal:
+        oc.to_torch(model, conv())
+    assert refusal.value.code == "OOC-112"
+
+
+def test_a_plan_names_the_parts_of_the_user_s_own_code():
+    model = oc.from_torch(Modes(), (BATCH, 3, 8, 8))
+    names = {call.name for call in oc.trace(model, (BATCH, 3, 8, 8), loss="mse").calls}
+    assert {"conv.fwd", "norm.stats", "drop.fwd"} <= names
+
+
+@pytest.mark.parametrize("budget", ["0%", "40%"])
+def test_training_within_a_budget_has_the_bits_of_in_core(budget):
+    def run(limit):
+        oc.manual_seed(3)
+        net = tnn.Sequential(
+            conv(3, 8), tnn.BatchNorm2d(8), tnn.ReLU(inplace=True), tnn.Dropout(0.3), conv(8, 8),
+            tnn.GELU(), tnn.Flatten(), tnn.Linear(512, 2),
+        )  # fmt: skip
+        for parameter in net.parameters():
+            torch.nn.init.normal_(parameter, 0.0, 0.1, generator=torch.Generator().manual_seed(0))
+        model = oc.from_torch(net, (BATCH, 3, 8, 8))
+        optimizer = oc.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
+        with oc.Trainer(model, optimizer=optimizer, budget=limit) as trainer:
+            losses = [trainer.step(images(seed=s), np.arange(BATCH) % 2) for s in range(4)]
+        return list(map(float, losses)), model.state_dict()
+
+    (expected, values), (found, within) = run(None), run(budget)
+    assert found == expected
+    assert all(np.array_equal(values[name], within[name]) for name in values)
