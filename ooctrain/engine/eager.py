@@ -65,8 +65,8 @@ class Stored(TensorLike, Protocol):
     def value(self) -> Storage:
         """Where its value lies. Raises AutogradError where it has none."""
 
-    def detach(self) -> Self:
-        """The same value, without its history."""
+    def twin(self) -> Self:
+        """Another tensor that stands for the same value."""
 
 
 S = TypeVar("S", bound=Stored)
@@ -334,7 +334,7 @@ class EagerRunner:
 
     def constant(self, tensor: S) -> S:
         """The same value; the tape notices if it is written before backward reads it."""
-        return tensor.detach()
+        return tensor.twin()
 
 
 def make_pool(threads: int) -> Any:

@@ -146,6 +146,12 @@ class Tensor(Algebra):
 
     def detach(self) -> Tensor:
         """The same value, without its history."""
+        if self.kind in _KEPT and self.variable is None:
+            return current_tape().runner.constant(self)
+        return self.twin()
+
+    def twin(self) -> Tensor:
+        """Another tensor that stands for the same value."""
         twin = Tensor(self.spec, name=self.name, kind=self.kind)
         twin.storage, twin.variable = self.storage, self.variable
         return twin

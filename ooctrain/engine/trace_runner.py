@@ -99,6 +99,6 @@ class TraceRunner:
 
     def constant(self, tensor: Tensor) -> Tensor:
         """The variable that a parameter is at this point of the step."""
-        twin = tensor.detach()
+        twin = tensor.twin()
         twin.variable = self.variable(tensor)
         return twin

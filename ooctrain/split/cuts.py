@@ -97,7 +97,7 @@ class Sketch:
 
     def constant(self, tensor: Tensor) -> Tensor:
         """Something that stands for a parameter's present value."""
-        twin = tensor.detach()
+        twin = tensor.twin()
         self.constants[twin] = tensor
         return twin
 

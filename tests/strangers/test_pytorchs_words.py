@@ -416,3 +416,29 @@ def test_no_word_is_loaded_before_one_is_missing():
         [sys.executable, "-c", script], capture_output=True, text=True, check=True
     )
     assert done.stdout.strip() == "False"
+
+
+class Detaching(nn.Module):
+    """Reads a parameter and a buffer without their history."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(3, 2)
+        self.register_buffer("scale", np.float32([2, -1]))
+
+    def forward(self, x):
+        return self.layer(x) * self.scale.detach() + self.layer.bias.detach()
+
+
+def test_what_is_registered_can_be_detached_in_a_step():
+    """A traced step knew a parameter by its object, and refused its twin."""
+    model = Detaching()
+    x, y = np.float32([[1, 2, 3]]), np.float32([[0, 0]])
+    loss = F.mse_loss(model(oc.tensor(x)), oc.tensor(y))
+    loss.backward()
+    expected = {name: p.grad.numpy().copy() for name, p in model.named_parameters()}
+    step = oc.trace(model, x.shape, "mse", optimizer=None, target_shape=y.shape)
+    run = oc.execute(oc.plan(step, "100%"), model, (x, y))
+    assert float(run.loss) == loss.item()
+    for name, gradient in expected.items():
+        np.testing.assert_array_equal(run.gradients[name], gradient)
