@@ -355,11 +355,28 @@ RANK_OPTIONS = (
 )  # fmt: skip
 json_option = file_option("--json", "json_path", text="Write the numbers here.")
 model_argument = click.argument("model", metavar="MODEL")
+optional_model_argument = click.argument("model", metavar="MODEL", required=False)
+
+
+torch_option = click.option(
+    "--torch", "of_torch", metavar="FILE.py:FUNCTION",
+    help="Instead of MODEL: a function that returns a PyTorch network.",
+)  # fmt: skip
 
 
 def workload_options(command: Command) -> Command:
-    """Adds MODEL and the options of `Workload`, which the command gets as `workload`."""
-    return model_argument(gathered(command, "workload", Workload, WORKLOAD_OPTIONS))
+    """Adds MODEL, --torch and the options of `Workload`, which the command gets as `workload`."""
+    gather = gathered(command, "workload", Workload, WORKLOAD_OPTIONS)
+
+    @wraps(command)
+    def named(model: str | None, of_torch: str | None, **values: Any) -> Any:
+        if model is not None and of_torch is not None:
+            raise click.UsageError("give MODEL or --torch, not both: each is a network")
+        if model is None and of_torch is None:
+            raise click.MissingParameter(param_type="argument", param_hint="'MODEL'")
+        return gather(model=model or of_torch, **values)
+
+    return optional_model_argument(torch_option(named))  # type: ignore[return-value]
 
 
 def memory_options(command: Command) -> Command:

@@ -17,7 +17,7 @@ from ooctrain.devices.spill import Spill, look_at
 from ooctrain.engine.autograd import manual_seed
 from ooctrain.engine.module import Module
 from ooctrain.errors import ConfigError
-from ooctrain.models import MODELS, build, expect_classes, recipe_of, stem_for
+from ooctrain.models import MODELS, build, expect_classes, is_own, recipe_of, stem_for
 from ooctrain.split.model import SplitModel
 from ooctrain.step.machine import Machine
 from ooctrain.step.presets import (
@@ -255,9 +255,18 @@ def usual_data(workload: Workload) -> str:
 
 
 def _make_model(workload: Workload, shape: Shape) -> Module:
+    """A network by name, or of a file, which may make one of PyTorch."""
     manual_seed(workload.seed)
     stem = stem_for(shape.height, shape.width)
-    model = build(workload.model, shape.classes, stem, shape.channels)
+    if is_own(workload.model):
+        # Not at the top: only a file of one's own may have to do with PyTorch.
+        from ooctrain.interop.torch import imported
+
+        example = workload.batch, shape.channels, shape.height, shape.width
+        options = {"num_classes": shape.classes, "stem": stem, "in_channels": shape.channels}
+        model = imported(workload.model, options, example, workload.seed)
+    else:
+        model = build(workload.model, shape.classes, stem, shape.channels)
     return split_by_words(model, workload.split, workload.seed)
 
 

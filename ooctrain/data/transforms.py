@@ -159,14 +159,14 @@ class Normalize:
     """
 
     def __init__(self, mean: float | Sequence[float], std: float | Sequence[float]):
-        mean, std = np.atleast_1d(mean).tolist(), np.atleast_1d(std).tolist()
-        if len(mean) != len(std) or not all(value > 0 for value in std):
+        means, deviations = np.atleast_1d(mean).tolist(), np.atleast_1d(std).tolist()
+        if len(means) != len(deviations) or not all(value > 0 for value in deviations):
             raise ConfigError(
-                f"mean {tuple(mean)} and std {tuple(std)} normalise no image",
+                f"mean {tuple(means)} and std {tuple(deviations)} normalise no image",
                 fix="as many means as deviations, and deviations above 0",
             )
-        self.mean = np.asarray(mean, np.float32)[:, None, None]
-        self.std = np.asarray(std, np.float32)[:, None, None]
+        self.mean = np.asarray(means, np.float32)[:, None, None]
+        self.std = np.asarray(deviations, np.float32)[:, None, None]
 
     def __call__(self, image: np.ndarray, draws: Draws) -> np.ndarray:
         if len(self.mean) not in (1, len(image)):

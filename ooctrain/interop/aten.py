@@ -22,7 +22,7 @@ Sizes = Sequence[int]
 
 
 def _refuse(what: str) -> ConfigError:
-    return ConfigError(what, code="OOC-190")
+    return ConfigError(what, code="OOC-190", fix="the network without it")
 
 
 def _one_or_two(values: Any) -> Any:
@@ -51,10 +51,10 @@ def conv1d(
     dilation: Any = 1, groups: int = 1,
 ) -> Tensor:  # fmt: skip
     """A convolution of images of one row."""
-    along = [(one, _one_or_two(value)) for one, value in ((1, stride), (0, padding), (1, dilation))]
-    rows = [value if isinstance(value, str) else (one, value) for one, value in along]
-    found = F.conv2d(input.unsqueeze(2), weight.unsqueeze(2), bias, *rows, groups)
-    return found.squeeze(2)
+    stride, padding, dilation = map(_one_or_two, (stride, padding, dilation))
+    sides = padding if isinstance(padding, str) else (0, padding)
+    image, filters = input.unsqueeze(2), weight.unsqueeze(2)
+    return F.conv2d(image, filters, bias, (1, stride), sides, (1, dilation), groups).squeeze(2)
 
 
 def conv_transpose2d(
@@ -297,7 +297,7 @@ def select(input: Tensor, dim: int, index: int) -> Tensor:
 
 
 def split(input: Tensor, size: int, dim: int = 0) -> list[Tensor]:
-    """Parts of equal size; the last may be smaller."""
+    """Parts of `size`; the last may be smaller."""
     extent = input.shape[dim]
     return [slice_of(input, dim, at, min(at + size, extent)) for at in range(0, extent, size)]
 
@@ -309,7 +309,7 @@ def split_with_sizes(input: Tensor, sizes: Sizes, dim: int = 0) -> list[Tensor]:
 
 
 def chunk(input: Tensor, chunks: int, dim: int = 0) -> list[Tensor]:
-    """At most so many parts of equal size; the last may be smaller."""
+    """`chunks` parts of equal size, or fewer; the last may be smaller."""
     return split(input, -(-input.shape[dim] // chunks), dim)
 
 

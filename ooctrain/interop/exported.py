@@ -18,11 +18,11 @@ import numpy as np
 
 from ooctrain.errors import ConfigError
 from ooctrain.interop.graph import (
+    CallList,
     Extents,
     GraphCall,
     ImportedModule,
     Mode,
-    Program,
     Ref,
     Registered,
 )
@@ -72,7 +72,7 @@ class ListReader:
         self._counted: set[str] = set()  # names of counters that the list counts up
         self._calls: list[GraphCall] = []
 
-    def program(self) -> Program:
+    def program(self) -> CallList:
         """What the list computes."""
         self._read_inputs()
         output: Any = None
@@ -83,7 +83,7 @@ class ListReader:
                 output = self._output(node)
             elif not _operation(node).startswith(_ASSERTIONS):
                 self._read_call(number, node)
-        return Program(self._inputs, self._registered, self._calls, output)
+        return CallList(self._inputs, self._registered, self._calls, output)
 
     def _read_inputs(self) -> None:
         for spec in self._exported.graph_signature.input_specs:
@@ -167,7 +167,7 @@ class ListReader:
     def _form(self, value: Any) -> Any:
         """An argument as a program has it."""
         if hasattr(value, "users"):  # a node
-            now: Any = self._storages.now(value)
+            now = self._storages.now(value)
             return self._numbers[now.name] if now.name in self._numbers else Ref(now.name)
         if isinstance(value, list | tuple):
             return tuple(map(self._form, value))
@@ -188,7 +188,7 @@ def _operation(node: Any) -> str:
 
 
 def _missing(reason: str, *_args: Any, **_options: Any) -> NoReturn:
-    raise ConfigError(reason, code="OOC-190")
+    raise ConfigError(reason, code="OOC-190", fix="see oc.interop.torch.register")
 
 
 def _shape_of(value: Any) -> tuple[int, ...] | None:

@@ -1,10 +1,10 @@
 """A module whose forward pass is a list of calls, as an importer has found them.
 
 A file or a program of another library names its parameters by a tree of modules and computes with
-a straight-line list of calls. `ImportedModule` is both: a tree of `Part`s with the same names, and
-for each mode (training, evaluation) a `Program`, whose calls are functions of this library. Calling
-it walks the list, inside the part that each call came from, so that traces, plans and reports have
-the names of the user's own code. Read next: `torch.py`.
+a straight-line list of calls. `ImportedModule` is both: a tree of `ImportedPart`s with the same
+names, and for each mode (training, evaluation) a `CallList`, whose calls are functions of this
+library. Calling it walks the list, inside the part that each call came from, so that traces, plans
+and reports have the names of the user's own code. Read next: `torch.py`.
 """
 
 from __future__ import annotations
@@ -89,7 +89,7 @@ class Registered(NamedTuple):
     name: str
 
 
-class Program:
+class CallList:
     """What a network computes in one mode. It never changes, so it is compared by identity.
 
     Args:
@@ -115,7 +115,7 @@ class Program:
         self.calls = tuple(reversed(backwards))
 
 
-class Part(Module):
+class ImportedPart(Module):
     """One part of an imported network: its parameters, buffers and parts.
 
     Args:
@@ -136,19 +136,19 @@ class Part(Module):
         return super().__repr__().replace(type(self).__name__, self._kind, 1)
 
 
-class ImportedModule(Part):
+class ImportedModule(ImportedPart):
     """A network of another library, with that library's names.
 
     Args:
-        kind: as of `Part`.
+        kind: as of `ImportedPart`.
     """
 
     def __init__(self, kind: str):
         super().__init__(kind)
-        self._programs: tuple[Program, ...] = ()
+        self._programs: tuple[CallList, ...] = ()
         self._own_functions: tuple[Callable[..., Any], ...] = ()
 
-    def set_programs(self, evaluate: Program, train: Program) -> None:
+    def set_programs(self, evaluate: CallList, train: CallList) -> None:
         """What it computes in evaluation, and in training."""
         self._programs = evaluate, train
         # A trainer looks into functions that it finds here: they may be the user's own.
@@ -168,13 +168,13 @@ class ImportedModule(Part):
                 del values[name]
         return changed(program.output, lambda leaf: _value(leaf, values))
 
-    def _values(self, program: Program, inputs: Sequence[Tensor]) -> dict[str, Any]:
+    def _values(self, program: CallList, inputs: Sequence[Tensor]) -> dict[str, Any]:
         """{name: tensor} of inputs and of all that is registered."""
         if len(inputs) != len(program.inputs):
             raise ConfigError(
                 f"{self._kind} takes {len(program.inputs)} inputs, not {len(inputs)}",
-                code="OOC-106",
-            )
+                code="OOC-106", fix="the network's own inputs",
+            )  # fmt: skip
         values: dict[str, Any] = {}
         for tensor, (name, shape) in zip(inputs, program.inputs.items(), strict=True):
             if not _fits(tensor.shape, shape):
@@ -214,7 +214,7 @@ class ImportedModule(Part):
                 part.training = mode
         return found
 
-    def _problems_of(self, program: Program, batch: int) -> Iterator[Problem]:
+    def _problems_of(self, program: CallList, batch: int) -> Iterator[Problem]:
         runner = TraceRunner(1, {t: name for name, t in named_tensors(self, None).items()})
         parts = dict(self.named_modules())
         with use_tape(Tape(runner)), no_grad(), inside(self):
@@ -228,10 +228,13 @@ class ImportedModule(Part):
                     made = call.result(values, parts[call.path])
                     shape = getattr(made, "shape", ())  # a tensor of one number may be one here
                     if call.shape is not None and shape != call.shape:
-                        raise ShapeError(f"gives {shape}, where {call.shape} was expected")
+                        raise ShapeError(
+                            f"gives {shape}, where {call.shape} was expected",
+                            fix="please report it: the two libraries differ",
+                        )
                 except Exception as error:  # also what the arguments of an operation lead to
-                    own = isinstance(error, OoctrainError)
-                    yield call, error.what if own else f"{type(error).__name__}: {error}"
+                    own = error.what if isinstance(error, OoctrainError) else None
+                    yield call, own or f"{type(error).__name__}: {error}"
                     if call.shape is None:
                         return
                     made = runner.input(f"{call.name}?", Spec(call.shape))

@@ -9,7 +9,11 @@ the same memory is read later. Read next: `exported.py`, whose results these are
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping
+from collections.abc import Mapping
+from typing import Any
+
+#: Any object that names one result; equal ones are the same.
+Result = Any
 
 
 class Storages:
@@ -20,13 +24,13 @@ class Storages:
             missing.
     """
 
-    def __init__(self, last_read: Mapping[Hashable, int]):
+    def __init__(self, last_read: Mapping[Result, int]):
         self._last_read = last_read
-        self._tensor: dict[Hashable, Hashable] = {}  # {result: the first one of the same tensor}
-        self._now: dict[Hashable, Hashable] = {}  # {first one: the latest}
-        self._memory: dict[Hashable, list[Hashable]] = {}  # {first one: first ones in its memory}
+        self._tensor: dict[Result, Result] = {}  # {result: the first one of the same tensor}
+        self._now: dict[Result, Result] = {}  # {first one: the latest}
+        self._memory: dict[Result, list[Result]] = {}  # {first one: first ones in its memory}
 
-    def add(self, result: Hashable, view_of: Hashable | None = None) -> None:
+    def add(self, result: Result, view_of: Result | None = None) -> None:
         """A new tensor.
 
         Args:
@@ -36,20 +40,20 @@ class Storages:
         self._memory[result] = [] if view_of is None else self._memory[self._tensor[view_of]]
         self._memory[result].append(result)
 
-    def change(self, result: Hashable, of: Hashable) -> None:
+    def change(self, result: Result, of: Result) -> None:
         """From now on `result` is what the tensor `of` has become."""
         self._tensor[result] = self._tensor[of]
         self._now[self._tensor[of]] = result
 
-    def now(self, result: Hashable) -> Hashable:
+    def now(self, result: Result) -> Result:
         """The result that has the tensor's present value."""
         return self._now[self._tensor[result]]
 
-    def made_first(self, result: Hashable) -> Hashable:
+    def made_first(self, result: Result) -> Result:
         """The result for which its memory was made."""
         return self._memory[self._tensor[result]][0]
 
-    def others_are_read(self, result: Hashable, after: int) -> bool:
+    def others_are_read(self, result: Result, after: int) -> bool:
         """Whether another tensor in the same memory is read after call number `after`."""
         mine = self._tensor[result]
         others = {first for first in self._memory[mine] if first != mine}

@@ -16,6 +16,7 @@ cannot be done here is refused, all of it in one error, before anything is train
 from __future__ import annotations
 
 import logging
+import sys
 import warnings
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -30,8 +31,9 @@ from ooctrain.engine.parameter import Parameter
 from ooctrain.errors import ConfigError
 from ooctrain.interop.aten import ATEN
 from ooctrain.interop.exported import ListReader
-from ooctrain.interop.graph import ImportedModule, Part, Problem
+from ooctrain.interop.graph import ImportedModule, ImportedPart, Problem
 from ooctrain.interop.optimizers import optimizer_from_torch, optimizer_to_torch
+from ooctrain.models.own import as_model, own_network
 
 if TYPE_CHECKING:
     import torch
@@ -42,6 +44,7 @@ Function = Callable[..., Any]
 _REGISTERED: ContextVar[Mapping[str, Function]] = ContextVar(
     "registered", default=MappingProxyType({})
 )
+_MODES = False, True  # evaluation, training
 _TYPES = {"float32", "int64"}
 
 
@@ -75,12 +78,12 @@ def from_torch(net: torch.nn.Module, example_shape: Sequence[int]) -> ImportedMo
     Cost: `torch.export` twice (seconds), then O(calls). Nothing is computed.
     """
     shape = _checked(net, example_shape)
-    lists = [_exported(net, shape, training) for training in (False, True)]
+    lists = [_exported(net, shape, training) for training in _MODES]
     model, paths = _tree(net)
     known = {**ATEN, **_REGISTERED.get()}
     read = [
         ListReader(each, model, paths, known, shape, training).program()
-        for training, each in enumerate(lists)
+        for training, each in zip(_MODES, lists, strict=True)
     ]
     model.set_programs(*read)
     if problems := model.problems(shape[0]):
@@ -108,6 +111,29 @@ def to_torch(model: Module, net: torch.nn.Module) -> torch.nn.Module:
             fix="the network that from_torch was given, or one made in the same way",
         ) from None  # fmt: skip
     return net
+
+
+def imported(
+    name: str, options: Mapping[str, Any], example_shape: Sequence[int], seed: int
+) -> Module:
+    """The network that a user's function makes, whether it is of this library or of PyTorch.
+
+    Args:
+        name: "file.py:function".
+        options: what it is called with, as far as it takes it.
+        example_shape: as of `from_torch`.
+        seed: of PyTorch's first weights.
+
+    Raises:
+        ConfigError: as `models.own_model` and `from_torch`.
+    """
+    torch = sys.modules.get("torch")  # loaded with the user's file, if that needs it
+    if torch is not None:
+        torch.manual_seed(seed)
+    network = own_network(name, **options)
+    if torch is None or not isinstance(network, torch.nn.Module):
+        return as_model(name, network)
+    return from_torch(network, example_shape)
 
 
 # What is imported
@@ -147,7 +173,7 @@ def _checked(net: Any, example_shape: Any) -> tuple[int, ...]:
 
 def _exported(net: torch.nn.Module, shape: Sequence[int], training: bool) -> Any:
     """PyTorch's list of the calls of a forward pass in one mode."""
-    import torch
+    import torch  # the user's own
 
     modes = {part: part.training for part in net.modules()}
     if net.training != training:  # else each part as it is: some may be frozen in evaluation
@@ -196,7 +222,7 @@ def _not_exported(net: torch.nn.Module, error: Exception) -> ConfigError:
 def _tree(net: torch.nn.Module) -> tuple[ImportedModule, dict[str, str]]:
     """The tree of parts with copies of all values, and {each path: the part's first path}."""
     root = ImportedModule(type(net).__name__)
-    parts: dict[Any, Part] = {net: root}
+    parts: dict[Any, ImportedPart] = {net: root}
     first: dict[Any, str] = {}
     paths = {}
     values: dict[Any, Parameter] = {}
@@ -215,7 +241,7 @@ def _tree(net: torch.nn.Module) -> tuple[ImportedModule, dict[str, str]]:
             part.register_buffer(name, None if value is None else value.numpy(), persistent)
         for name, child in module._modules.items():
             if child is not None:
-                part.add_module(name, parts.setdefault(child, Part(type(child).__name__)))
+                part.add_module(name, parts.setdefault(child, ImportedPart(type(child).__name__)))
     return root, paths
 
 

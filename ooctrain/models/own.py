@@ -14,6 +14,7 @@ from collections.abc import Mapping
 from numbers import Integral
 from pathlib import PurePath
 from types import MappingProxyType
+from typing import Any
 
 from ooctrain.engine.module import Module
 from ooctrain.errors import ConfigError
@@ -79,14 +80,14 @@ def takes_classes(name: str) -> bool:
     return "num_classes" in inspect.signature(load_from_file(path, function_name)).parameters
 
 
-def own_model(name: str, *, num_classes: int, stem: str, in_channels: int) -> Module:
-    """Calls the function with those of the arguments that it takes.
+def own_network(name: str, *, num_classes: int, stem: str, in_channels: int) -> Any:
+    """What the function makes, called with those of the arguments that it takes.
 
     Args:
         name: "file.py:function".
 
     Raises:
-        ConfigError: no such file or function, it takes something else, or gives no model.
+        ConfigError: no such file or function, or it takes something else.
     """
     path, _, function_name = name.rpartition(":")
     function = load_from_file(path, function_name)
@@ -106,10 +107,21 @@ def own_model(name: str, *, num_classes: int, stem: str, in_channels: int) -> Mo
             code="OOC-106",
             fix=f"give it defaults; only {', '.join(offered)} are given where taken",
         )
-    model = function(**given)
-    if not isinstance(model, Module):
-        raise ConfigError(
-            f"{name} gave {type(model).__name__}, not a model (oc.nn.Module)",
-            fix="a function without required arguments that returns an oc.nn.Module",
-        )
-    return model
+    return function(**given)
+
+
+def own_model(name: str, **offered: Any) -> Module:
+    """The model that the function makes; as `own_network` and `as_model`."""
+    return as_model(name, own_network(name, **offered))
+
+
+def as_model(name: str, network: Any) -> Module:
+    """What a function in a file has made. Raises ConfigError: it is no model."""
+    if isinstance(network, Module):
+        return network
+    of_torch = any(kind.__module__.startswith("torch.nn") for kind in type(network).__mro__)
+    raise ConfigError(
+        f"{name} gave {type(network).__name__}, not a model (oc.nn.Module)",
+        fix="oc.from_torch(net, (64, 3, 224, 224)) makes one of a PyTorch network" if of_torch
+        else "a function without required arguments that returns an oc.nn.Module",
+    )  # fmt: skip

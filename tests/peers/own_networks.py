@@ -7,7 +7,11 @@ squeeze-and-excitation, four of newer families. Read next: `test_from_torch.py`.
 
 from __future__ import annotations
 
-from typing import NamedTuple
+import importlib.util
+import re
+import sys
+from pathlib import Path
+from typing import Any, NamedTuple
 
 
 class Network(NamedTuple):
@@ -45,3 +49,54 @@ NETWORKS = (
     Network("timm", "mobilenetv4_conv_small"), Network("timm", "starnet_s1"),
     Network("timm", "fasternet_t0"), Network("timm", "repvit_m0_9"),
 )  # fmt: skip
+
+
+def torchvision() -> Any:
+    """The package; beside a PyTorch that it was not built for, its own operators are declared
+    first, of which these networks need none.
+
+    Raises:
+        ImportError: it is not installed.
+    """
+    try:
+        import torchvision
+    except RuntimeError:  # operator torchvision::nms does not exist
+        for name in [name for name in sys.modules if name.partition(".")[0] == "torchvision"]:
+            del sys.modules[name]
+        _declare_operators()
+        import torchvision
+    return torchvision
+
+
+def _declare_operators() -> None:
+    import torch
+
+    spec = importlib.util.find_spec("torchvision")
+    text = (Path(spec.origin).parent / "_meta_registrations.py").read_text(encoding="utf-8")
+    names = re.findall(r'register_(?:fake|meta)\("(?:torchvision::)?(\w+)"', text)
+    library = torch.library.Library("torchvision", "DEF")
+    for name in sorted(set(names)):
+        library.define(f"{name}(Tensor a) -> Tensor")
+    torchvision_library.append(library)
+
+
+#: Declarations go with the object that has made them.
+torchvision_library: list[Any] = []
+
+
+def build(network: Network, classes: int) -> Any:
+    """The network with first weights that are always the same.
+
+    Raises:
+        ImportError: its library is not installed.
+    """
+    import torch
+
+    vision = torchvision()
+    torch.manual_seed(0)
+    if network.library == "timm":
+        import timm
+
+        return timm.create_model(network.name, num_classes=classes)
+    heads = {"weights_backbone": None} if network.library == "segmentation" else {}
+    return vision.models.get_model(network.name, weights=None, num_classes=classes, **heads)
