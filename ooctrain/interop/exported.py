@@ -3,8 +3,8 @@
 The list has a node for each input and value, for each call and for the output. Five things in it
 are not calls of a program: counting batches, which the batch norm of this library does itself;
 operations in place, which become calls that change nothing; the mode, which PyTorch writes as a
-constant; tensors of one number that the code has made; assertions. Read next: `storages.py`;
-`graph.py`.
+constant; what depends on constants alone, which PyTorch computes once; assertions. Read next:
+`storages.py`; `graph.py`.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ from ooctrain.interop.graph import (
     Mode,
     Ref,
     Registered,
+    changed,
 )
 from ooctrain.interop.storages import Storages
 
@@ -38,6 +39,8 @@ _VIEWS = frozenset(
      "slice", "select", "chunk", "split", "split_with_sizes", "unbind", "expand", "expand_as",
      "squeeze", "unsqueeze", "detach", "alias", "contiguous", "to", "getitem", "t", "narrow")
 )  # fmt: skip
+#: How the names of buffers begin that hold constants of the code.
+_CONSTANT = "_constant_"
 _PLAIN = (bool, int, float, str, type(None))
 _MEAN_AT, _MEAN, _COUNTER = 3, "running_mean", "num_batches_tracked"
 
@@ -68,7 +71,7 @@ class ListReader:
         )
         self._inputs: dict[str, Extents] = {}
         self._registered: dict[str, Registered] = {}
-        self._numbers: dict[str, float] = {}  # tensors of one number, by name
+        self._constants: dict[str, Any] = {}  # tensors of PyTorch, by name
         self._counted: set[str] = set()  # names of counters that the list counts up
         self._calls: list[GraphCall] = []
 
@@ -81,6 +84,9 @@ class ListReader:
                 self._storages.add(node)
             elif node.op == "output":
                 output = self._output(node)
+            elif (constant := self._computed_once(node)) is not None:
+                self._constants[node.name] = constant
+                self._storages.add(node, view_of=node.args[0] if node.target.is_view else None)
             elif not _operation(node).startswith(_ASSERTIONS):
                 self._read_call(number, node)
         return CallList(self._inputs, self._registered, self._calls, output)
@@ -91,11 +97,7 @@ class ListReader:
             if kind in ("PARAMETER", "BUFFER"):
                 self._registered[name] = self._place(spec.target)
             elif kind == "CONSTANT_TENSOR":
-                value = self._exported.constants[spec.target].numpy()
-                if value.ndim:
-                    self._registered[name] = self._constant(value)
-                else:
-                    self._numbers[name] = value.item()
+                self._constants[name] = self._exported.constants[spec.target]
             else:
                 self._inputs[name] = (None, *self._shape[1:])
 
@@ -103,11 +105,42 @@ class ListReader:
         path, _, name = target.rpartition(".")
         return Registered(self._paths[path], name)
 
-    def _constant(self, value: np.ndarray) -> Registered:
-        """A tensor that the code has made, as a buffer that is not saved."""
-        name = f"_constant_{len(self._model._buffers)}"
-        self._model.register_buffer(name, value, persistent=False)
-        return Registered("", name)
+    def _computed_once(self, node: Any) -> Any:
+        """The result of a call of constants alone; None of any other, and of random numbers."""
+        import torch  # the user's own
+
+        operation, inputs = node.target, [self._storages.now(n) for n in node.all_input_nodes]
+        if any(n.name not in self._constants for n in inputs):
+            return None
+        if "empty" in str(operation):  # whatever was in the memory
+            return None
+        if not isinstance(operation, torch._ops.OpOverload) or operation._schema.is_mutable:
+            return None
+        if torch.Tag.nondeterministic_seeded in operation.tags:
+            return None
+
+        def constant(value: Any) -> Any:
+            is_node = hasattr(value, "users")
+            return self._constants[self._storages.now(value).name] if is_node else value
+
+        args, options = changed((node.args, dict(node.kwargs)), constant)
+        return operation(*args, **options)
+
+    def _constant(self, node: str) -> Any:
+        """A constant as an argument: a number, or a buffer of the model that is not saved."""
+        value = self._constants[node].numpy()
+        if not value.ndim:
+            return value.item()
+        buffers = self._model._buffers
+        mine = [
+            name for name, buffer in buffers.items()
+            if name.startswith(_CONSTANT) and np.array_equal(buffer.numpy(), value)
+        ]  # fmt: skip
+        own = mine[0] if mine else f"{_CONSTANT}{len(buffers)}"
+        if not mine:
+            self._model.register_buffer(own, value, persistent=False)
+        self._registered[node] = Registered("", own)
+        return Ref(node)
 
     def _output(self, node: Any) -> Any:
         """The structure that the network returns, which PyTorch keeps apart from its tensors."""
@@ -124,15 +157,15 @@ class ListReader:
         name, _, overload = _operation(node).partition(".")
         in_place = name.endswith("_") and not name.endswith("__")
         operation = ".".join(filter(None, (name.rstrip("_") if in_place else name, overload)))
-        changed = node.args[0] if in_place else None
-        if changed is not None and self._is_counter(changed):
-            self._counted.add(changed.name)
-            self._storages.change(node, changed)
+        target = node.args[0] if in_place else None
+        if target is not None and self._is_counter(target):
+            self._counted.add(target.name)
+            self._storages.change(node, target)
             return
         function = self._known.get(operation) or partial(_missing, "it is not here")
-        if changed is not None and self._storages.made_first(changed).name in self._registered:
+        if target is not None and self._storages.made_first(target).name in self._registered:
             function = partial(_missing, "it changes a parameter or a buffer")
-        elif changed is not None and self._storages.others_are_read(changed, number):
+        elif target is not None and self._storages.others_are_read(target, number):
             function = partial(_missing, "it changes a tensor of which a view is read later")
         args, options = self._arguments(operation, node)
         self._calls.append(
@@ -141,8 +174,8 @@ class ListReader:
                 self._path(node), _shape_of(node.meta.get("val")),
             )
         )  # fmt: skip
-        if changed is not None:
-            self._storages.change(node, changed)
+        if target is not None:
+            self._storages.change(node, target)
         else:
             views = name in _VIEWS or (name == "dropout" and not node.args[2])
             self._storages.add(node, view_of=node.args[0] if views else None)
@@ -168,7 +201,7 @@ class ListReader:
         """An argument as a program has it."""
         if hasattr(value, "users"):  # a node
             now = self._storages.now(value)
-            return self._numbers[now.name] if now.name in self._numbers else Ref(now.name)
+            return self._constant(now.name) if now.name in self._constants else Ref(now.name)
         if isinstance(value, list | tuple):
             return tuple(map(self._form, value))
         return value if isinstance(value, _PLAIN) else str(value).removeprefix("torch.")

@@ -36,7 +36,11 @@ def same(net, model, x, bound=1e-5):
 def gradients(net, model, x, bound=1e-5):
     """Gradients of the sum of squares, those of PyTorch in float64."""
     big = copy.deepcopy(net).double()
-    (big(torch.from_numpy(x).double()) ** 2).sum().backward()
+    torch.set_default_dtype(torch.float64)  # of constants that the network makes
+    try:
+        (big(torch.from_numpy(x).double()) ** 2).sum().backward()
+    finally:
+        torch.set_default_dtype(torch.float32)
     output = model(oc.tensor(x))
     (output * output).sum().backward()
     mine = dict(model.named_parameters())
@@ -134,6 +138,84 @@ def test_a_change_that_a_view_would_see_is_refused(forward):
     assert "view" in refusal.value.numbers
 
 
+OPERATIONS = {
+    "conv, two numbers each": lambda x: TF.conv2d(
+        x, W(4, 3, 3, 2), W(4), (2, 1), (1, 0), (1, 2)
+    ),
+    "conv, words": lambda x: TF.conv2d(x, W(4, 3, 3, 3), padding="same", dilation=(1, 2)),
+    "conv, groups": lambda x: TF.conv2d(x, W(6, 1, 3, 3), groups=3, padding=1),
+    "conv1d": lambda x: TF.conv1d(x.flatten(2), W(4, 3, 5), W(4), 2, 1, 2),
+    "transposed": lambda x: TF.conv_transpose2d(
+        x, W(3, 2, 3, 2), W(2), (2, 1), (1, 0), (1, 0), 1, (1, 2)
+    ),
+    "linear of images": lambda x: TF.linear(x, W(5, 10), W(5)),
+    "layer norm": lambda x: TF.layer_norm(x, (8, 10), W(8, 10), W(8, 10)),
+    "layer norm, bare": lambda x: TF.layer_norm(x, (10,), eps=0.1),
+    "group norm": lambda x: TF.group_norm(torch.cat([x, x * 2], 1), 2, W(6), W(6)),
+    "instance norm": lambda x: TF.instance_norm(x, weight=W(3), bias=W(3), eps=0.1),
+    "batch norm of weights": lambda x: TF.conv2d(
+        x, TF.batch_norm(W(1, 4, 27), None, None, training=True).view(4, 3, 3, 3)
+    ),
+    "max pool": lambda x: TF.max_pool2d(x, (3, 2), (2, 1), (1, 0), (1, 2), ceil_mode=True),
+    "max pool, as wide as its step": lambda x: TF.max_pool2d(x, 3),
+    "mean pool": lambda x: TF.avg_pool2d(
+        x, 3, 2, 1, ceil_mode=True, count_include_pad=False
+    ),
+    "adaptive pool": lambda x: TF.adaptive_avg_pool2d(x, (3, 4)),
+    "adaptive pool, one extent": lambda x: TF.adaptive_avg_pool2d(x, (None, 4)),
+    "nearest": lambda x: TF.interpolate(x, scale_factor=2),
+    "nearest to a size": lambda x: TF.interpolate(x, (13, 7)),
+    "bilinear": lambda x: TF.interpolate(x, (5, 17), mode="bilinear"),
+    "bilinear, corners": lambda x: TF.interpolate(
+        x, scale_factor=1.5, mode="bilinear", align_corners=True
+    ),
+    "pad": lambda x: TF.pad(x, (1, 2, 3, 0)),
+    "pad, one axis": lambda x: TF.pad(x, (1, 2), value=0.5),
+    "pad, mirrored": lambda x: TF.pad(x, (1, 2, 3, 0), mode="reflect"),
+    "pixel shuffle": lambda x: TF.pixel_shuffle(torch.cat([x] * 4, 1), 2),
+    "activations": lambda x: TF.silu(TF.gelu(x)) + TF.hardswish(x) * TF.hardsigmoid(x),
+    "more activations": lambda x: TF.relu6(x * 4) + TF.leaky_relu(x, 0.2) + TF.tanh(x).sigmoid(),
+    "gelu by tanh": lambda x: TF.gelu(x, approximate="tanh"),
+    "bounds": lambda x: TF.hardtanh(x, -0.5, 0.25) + x.clamp(min=0.1) + x.clamp(max=0.3),
+    "prelu": lambda x: TF.prelu(x, W(3)),
+    "softmax": lambda x: TF.softmax(x, 1) + TF.log_softmax(x, -1),
+    "products": lambda x: x * x.mean((2, 3), keepdim=True) / (1 + x.square()) - 2 * x,
+    "alpha": lambda x: torch.add(x, x.sum(1, keepdim=True), alpha=0.5) - torch.rsub(x, 2.0),
+    "means": lambda x: x.mean() + x.sum((0, 2)) + x.sum() + x.mean(2).mean(1, keepdim=True).sum(0),
+    "powers": lambda x: (x**2 + 1) ** -1 - (x**3).neg(),
+    "slices": lambda x: x[:, 1:, 2:-1, -3:] * x[:, :1, -5:, :3],
+    "an axis taken": lambda x: (
+        x[:, 1] + x[..., 2].unsqueeze(3).squeeze(-1).sum() + x.select(2, -1).sum()
+    ),
+    "parts": lambda x: torch.cat([p.sum(3, keepdim=True) for p in x.split(4, 3)], 3),
+    "parts of sizes": lambda x: torch.cat(list(reversed(x.split([3, 2, 5], 3))), 3),
+    "chunks": lambda x: torch.cat(list(x.chunk(4, 3))[::-1], 3),
+    "unbound and stacked": lambda x: torch.stack(list(x.unbind(1))[::-1], 2),
+    "axes in another order": lambda x: x.permute(0, 2, 3, 1).transpose(1, -1).contiguous(),
+    "shapes": lambda x: x.view(x.shape[0], 3, -1).unflatten(2, (2, 40)).reshape(-1, 6, 40),
+    "as another": lambda x: x.flatten(1).view_as(x).reshape_as(x).expand(-1, -1, 8, 10),
+    "repeated by expand": lambda x: x[:, :1].expand(x.shape[0], 5, 8, 10) + x[:, :1],
+    "shuffled channels": lambda x: (
+        torch.cat([x, x], 1).unflatten(1, (2, 3)).transpose(1, 2).reshape(-1, 6, 8, 10)
+    ),
+}  # fmt: skip
+
+
+def W(*shape):
+    """A tensor of fixed numbers, a constant of the network, of the default type."""
+    return torch.linspace(-0.7, 0.9, int(np.prod(shape))).reshape(shape).sin()
+
+
+@pytest.mark.parametrize("name", OPERATIONS)
+def test_an_operation_has_pytorch_s_value_and_gradient(name):
+    """The first convolution's gradients pass through the operation."""
+    net = Net(lambda net, x: OPERATIONS[name](net.conv(x)), conv=conv())
+    model = oc.from_torch(net, (BATCH, 3, 8, 10))
+    x = images((BATCH, 3, 8, 10))
+    same(net, model, x)
+    gradients(net, model, x, 3e-5)
+
+
 def test_names_order_types_and_shapes_of_the_state_are_pytorch_s():
     net = tnn.Sequential(
         tnn.Conv2d(3, 4, 3, bias=False), tnn.BatchNorm2d(4), tnn.PReLU(4), tnn.Flatten(),
@@ -167,7 +249,7 @@ def test_what_is_shared_stays_shared_and_what_is_frozen_frozen():
 
 def test_a_part_that_is_called_twice_is_one_part():
     block = tnn.Sequential(conv(), tnn.BatchNorm2d(3))
-    net = Net(lambda net, x: net.block(net.block(x)), block=block, again=block)
+    net = Net(lambda net, x: net.again(net.block(x)), block=block, again=block)
     model = oc.from_torch(net, (BATCH, 3, 8, 8))
     assert list(model.state_dict()) == list(net.state_dict())
     for _ in range(2):
@@ -211,6 +293,10 @@ def test_parts_keep_their_mode():
     assert [net.training, net.norm.training] == [True, False]
     model(oc.tensor(images()))
     assert model.norm.num_batches_tracked.item() == 0
+    later = oc.from_torch(Modes(), (BATCH, 3, 8, 8))
+    later.norm.eval()
+    later(oc.tensor(images()))
+    assert later.norm.num_batches_tracked.item() == 0
     evaluated = oc.from_torch(net.eval(), (BATCH, 3, 8, 8))
     assert not any(part.training for part in evaluated.modules())
 
@@ -418,6 +504,25 @@ def test_a_run_begun_in_pytorch_goes_on_here_and_back(name):
     np.testing.assert_allclose(found, expected, rtol=2e-3, atol=1e-4)
     for name_, value in whole.state_dict().items():
         np.testing.assert_allclose(net.state_dict()[name_], value, rtol=2e-3, atol=2e-4)
+
+
+def test_groups_keep_their_settings():
+    net = _classifier()
+    theirs = torch.optim.SGD([
+        {"params": [net[0].weight], "lr": 0.5, "momentum": 0.9},
+        {"params": list(net.parameters())[1:], "weight_decay": 0.25},
+    ], lr=0.125)  # fmt: skip
+    model = oc.from_torch(net, (BATCH, 3, 8, 8))
+    mine = oc.interop.torch.optimizer_from_torch(theirs, net, model)
+    names = {parameter: name for name, parameter in model.named_parameters()}
+    for group, other in zip(mine.param_groups, theirs.param_groups, strict=True):
+        assert len(group["params"]) == len(other["params"])
+        for setting in ("lr", "momentum", "weight_decay", "dampening", "nesterov"):
+            assert group[setting] == other[setting]
+    assert [names[p] for p in mine.param_groups[0]["params"]] == ["0.weight"]
+    mine.param_groups[1]["lr"] = 0.0625
+    oc.interop.torch.optimizer_to_torch(mine, model, theirs, net)
+    assert [group["lr"] for group in theirs.param_groups] == [0.5, 0.0625]
 
 
 def test_optimizers_that_are_not_here_are_refused():
