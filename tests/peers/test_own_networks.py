@@ -8,11 +8,13 @@ Winograd's are less exact by design. Random parts are switched off for the compa
 """
 
 import copy
+import re
 import warnings
+from pathlib import Path
 
 import numpy as np
 import pytest
-from peers.own_networks import NETWORKS, build
+from peers.own_networks import NETWORKS, build, torchvision
 
 import ooctrain as oc
 from ooctrain import functional as F
@@ -146,6 +148,20 @@ def test_trained_within_a_quarter_and_taken_back(network):
     for one, other in zip(ours, theirs, strict=True):
         scale = max(1.0, float(other.abs().max()))
         assert np.abs(one.numpy() - other.numpy()).max() <= 1e-4 * scale
+
+
+def test_the_lines_in_the_readme_run():
+    """With images of a batch, under its names."""
+    try:
+        names = {"torchvision": torchvision(), "oc": oc}
+    except ImportError as error:
+        pytest.skip(str(error))
+    text = (Path(__file__).parents[2] / "README.md").read_text(encoding="utf-8")
+    (lines,) = re.findall(r"```python\n(net = torchvision.*?)```", text, re.DOTALL)
+    names |= {"x": np.ones((64, 3, 64, 64), np.float32), "y": np.arange(64) % 10}
+    exec(compile(lines, "README.md", "exec"), names)
+    names["trainer"].close()
+    assert names["loss"] > 0
 
 
 def test_at_least_36_of_40():
