@@ -68,6 +68,7 @@ _NAMES = {
     "rewrite": ("apply_rewrites", "rewrites"),
     "rewrite.tile": ("tile",),
     "execution.planners": ("planners",),
+    "execution.weights": ("load", "save"),
     "sched.bounds.lp_bound": ("fluid_bound",),
     "sched.budget": ("resolve_budget", "trace_minimum_bytes", "trace_peak_bytes"),
     "sched.planning.chain_view": ("chain_view",),
@@ -147,6 +148,8 @@ if TYPE_CHECKING:  # "x as x" is how a type checker knows that a name is public
     from ooctrain.errors import ScheduleError as ScheduleError
     from ooctrain.execution.placement import allocation_log as allocation_log
     from ooctrain.execution.planners import planners as planners
+    from ooctrain.execution.weights import load as load
+    from ooctrain.execution.weights import save as save
     from ooctrain.functional import cat as cat
     from ooctrain.functional import concat as concat
     from ooctrain.functional import flatten as flatten

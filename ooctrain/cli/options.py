@@ -118,6 +118,8 @@ class Extent:
         checkpoint_steps: also written each time this many steps are done; None: not.
         resume_path: gone on from; None: from the start.
         lr_schedule: a schedule of `schedules.py`, by name with parameters, or "file.py:function".
+        weights_path: a file of weights that the run begins with; None: fresh ones.
+        save_weights_path: where the weights are written at the end; None: nowhere.
     """
 
     epochs: int
@@ -126,6 +128,8 @@ class Extent:
     checkpoint_steps: int | None
     resume_path: str | None
     lr_schedule: str
+    weights_path: str | None = None
+    save_weights_path: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -338,6 +342,13 @@ EXTENT_OPTIONS = (
         "--resume", "resume_path", metavar="FILE", type=UserPath(),
         help="Continue from a checkpoint, and save to it again.",
     ),
+    click.option(
+        "--weights", "weights_path", metavar="FILE", type=UserPath(),
+        help="Begin with these weights: safetensors with PyTorch's names.",
+    ),
+    file_option(
+        "--save-weights", "save_weights_path", text="Write the weights here at the end, likewise.",
+    ),
 )  # fmt: skip
 RANK_OPTIONS = (
     click.option(
@@ -373,7 +384,9 @@ def workload_options(command: Command) -> Command:
         if model is not None and of_torch is not None:
             raise click.UsageError("give MODEL or --torch, not both: each is a network")
         if model is None and of_torch is None:
-            raise click.MissingParameter(param_type="argument", param_hint="'MODEL'")
+            context = click.get_current_context()
+            (param,) = (p for p in context.command.params if p.name == "model")
+            raise click.MissingParameter(ctx=context, param=param)
         return gather(model=model or of_torch, **values)
 
     return optional_model_argument(torch_option(named))  # type: ignore[return-value]

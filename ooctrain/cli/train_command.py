@@ -41,7 +41,13 @@ from ooctrain.cli.options import (
     workload_options,
 )
 from ooctrain.cli.run.kept_promise import expect_kept
-from ooctrain.cli.run.run_files import changes, expect_comparable, steps_apart, take_up
+from ooctrain.cli.run.run_files import (
+    changes,
+    expect_comparable,
+    save_weights,
+    steps_apart,
+    take_up,
+)
 from ooctrain.cli.run.run_record import (
     WARMUP_STEPS,
     RunOptions,
@@ -210,6 +216,7 @@ def _run(console: Console, run: TrainingRun, looking: Looking) -> None:
         if on_all:  # the console of this rank says nothing
             training.compare_with_in_core(run, display, on_all)
         return
+    save_weights(run)
     if not display.ends:
         training.run_test(run)
     if run.record.watch:

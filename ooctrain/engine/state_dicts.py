@@ -31,13 +31,13 @@ PREFIXES = ("module.", "_orig_mod.", "_fsdp_wrapped_module.")
 COUNTS = "num_batches_tracked"
 #: {ending of a file: how it becomes a state dict}.
 _READERS = {
-    ".safetensors": "model.load_state_dict(safetensors.numpy.load_file(path)); a trainer's own "
-    "file is for trainer.resume(path)",
+    ".safetensors": "model.load_state_dict(oc.load(path)); a trainer's own file is for "
+    "trainer.resume(path)",
     ".npz": "model.load_state_dict(np.load(path))",
     **dict.fromkeys(
         (".pt", ".pth", ".bin", ".ckpt", ".tar", ".pkl"),
         "pickled files are not read: in torch, safetensors.torch.save_file(model.state_dict(), "
-        "'weights.safetensors'), then safetensors.numpy.load_file here",
+        "'weights.safetensors'), then oc.load here",
     ),
 }
 _MOST_DEPTH, _MOST_NAMED = 4, 4

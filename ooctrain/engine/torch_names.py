@@ -266,10 +266,6 @@ INSTEAD: Mapping[str, Mapping[str, str]] = {
         "backends": "sums are in a fixed order, so results repeat without a setting",
         "use_deterministic_algorithms": "leave it out: results repeat",
         "set_num_threads": "Trainer(threads=...)", "get_num_threads": "Trainer(threads=...)",
-        "save": "trainer.save(path) saves a run; safetensors.numpy.save_file(model.state_dict(), "
-        "path) saves weights",
-        "load": "trainer.resume(path) resumes a run; model.load_state_dict(safetensors.numpy."
-        "load_file(path)) takes weights",
         "compile": "leave it out: Trainer plans and compiles the step",
         "jit": "oc.trace(model, shape)", "onnx": "ONNX graphs are not written",
         "fx": "oc.trace(model, shape) is the graph of a step", "hub": "oc.models.build(name)",

@@ -113,9 +113,22 @@ def save(
         CheckpointError: it cannot be written; the last checkpoint is as it was.
         ConfigError: the state is nothing that can be read again; the last checkpoint is as it was.
     """
-    target = place_of(path)
     ordered = {name: arrays[name] for name in sorted(arrays)}
-    state = _state_text(run)
+    put_in_place(place_of(path), ordered, _state_text(run), keep)
+
+
+def put_in_place(
+    target: Path, ordered: Mapping[str, Storable], state: str | None, keep: int
+) -> None:
+    """Writes a file next to its place, and gives it its name when it is whole.
+
+    Args:
+        state: of a run; None: weights alone.
+        keep: as of `save`.
+
+    Raises:
+        CheckpointError: as of `save`.
+    """
     temporary = _temporary(target)
     try:
         _make_place(target)

@@ -18,6 +18,7 @@ import weakref
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, BinaryIO, Protocol
 
 import numpy as np
@@ -25,6 +26,8 @@ import numpy as np
 from ooctrain.step.schema import parse_json
 
 STATE_KEY, CHECKSUM_KEY = "ooctrain", "sha256"
+#: What PyTorch's tools say of their files.
+WEIGHTS = MappingProxyType({"format": "pt"})
 _DTYPE_NAMES = {
     "float32": "F32", "float64": "F64", "int64": "I64", "int32": "I32", "uint8": "U8",
     "bool": "BOOL",
@@ -48,15 +51,17 @@ class Storable(Protocol):
 
 
 def write(
-    path: Path, values: Mapping[str, Storable], state: str, before: os.stat_result | None = None
-) -> None:
+    path: Path, values: Mapping[str, Storable], state: str | None,
+    before: os.stat_result | None = None,
+) -> None:  # fmt: skip
     """Writes the values one after the other, and then the header again, with their checksum.
 
     Args:
+        state: of the run; None: the values are weights alone, as other tools write them.
         before: the file whose place it takes, and whose access rights and owner it gets; None:
             those of any other file of the user, by the umask.
     """
-    checksum = Checksum(state)
+    checksum = Checksum(state or "")
     first = 0o666 if before is None else 0o600
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, first)
     with os.fdopen(descriptor, "wb") as file:
@@ -187,8 +192,9 @@ def _in_parts(array: np.ndarray) -> Iterator[memoryview]:
         yield part.reshape(-1).view(np.uint8).data
 
 
-def _header(values: Mapping[str, Storable], state: str, checksum: str) -> bytes:
-    header: dict[str, Any] = {"__metadata__": {STATE_KEY: state, CHECKSUM_KEY: checksum}}
+def _header(values: Mapping[str, Storable], state: str | None, checksum: str) -> bytes:
+    about = WEIGHTS if state is None else {STATE_KEY: state, CHECKSUM_KEY: checksum}
+    header: dict[str, Any] = {"__metadata__": dict(about)}
     offset = 0
     for name, value in values.items():
         size = size_bytes(value)

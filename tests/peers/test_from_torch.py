@@ -540,6 +540,22 @@ def test_optimizers_that_are_not_here_are_refused():
         oc.interop.torch.optimizer_from_torch(other, net, model)
 
 
+def test_files_of_weights_are_pytorch_s(tmp_path):
+    """In half precision, too, which NumPy has not."""
+    files = pytest.importorskip("safetensors.torch")
+    net, path = _classifier(), tmp_path / "w.safetensors"
+    model = oc.from_torch(net, (BATCH, 3, 8, 8))
+    oc.save(model.state_dict(), path)
+    other = tnn.Sequential(*_classifier())
+    for parameter in other.parameters():
+        tnn.init.zeros_(parameter)
+    other.load_state_dict(files.load_file(path))
+    assert all(torch.equal(v, other.state_dict()[n]) for n, v in net.state_dict().items())
+    files.save_file({n: v.bfloat16() for n, v in net.state_dict().items()}, path)
+    for name, array in oc.load(path).items():
+        np.testing.assert_array_equal(array, net.state_dict()[name].bfloat16().float().numpy())
+
+
 def test_weights_of_another_network_are_refused():
     model = oc.from_torch(_classifier(), (BATCH, 3, 8, 8))
     with pytest.raises(OoctrainError) as refusal:

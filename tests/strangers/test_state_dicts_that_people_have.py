@@ -134,7 +134,7 @@ def test_narrow_numbers_are_widened():
 HALF = {(f"module.{k}" if k.startswith("0.") else k): v for k, v in STATE.items()}
 #: {what people have: (what is given, the error, words of what to do)}
 REFUSED = {
-    "a path": ("weights.safetensors", ConfigError, "load_file"),
+    "a path": ("weights.safetensors", ConfigError, "oc.load"),
     "a path of torch's": (Path("best.pth"), ConfigError, "save_file"),
     "a path of NumPy's": ("weights.npz", ConfigError, "np.load"),
     "some path": ("weights", ConfigError, "array"),

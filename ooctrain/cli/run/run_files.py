@@ -20,6 +20,7 @@ from ooctrain.data import DataLoader, identity_of
 from ooctrain.data.data_sets import same_source
 from ooctrain.data.folder import ImageFolder
 from ooctrain.errors import CheckpointError, ConfigError
+from ooctrain.execution import weights
 from ooctrain.execution.checkpoint import RunState, expect_writable, older_than
 from ooctrain.optim import LRScheduler
 from ooctrain.plugins import parse_spec
@@ -34,17 +35,41 @@ def take_up(run: TrainingRun) -> RunState | None:
     Raises:
         CheckpointError: missing, broken, or of another model or run; or the run's own cannot be
             written.
+        ConfigError: weights of another model, or weights besides a checkpoint.
     """
     extent, before = run.options.extent, None
+    if extent.weights_path is not None:
+        _begin_with(run, extent.weights_path)
     if extent.checkpoint_path is not None:
         parts = {"train": run.task.train, "test": run.task.test}
         run.record.seen.update({n: identity_of(p) for n, p in parts.items() if p is not None})
     if extent.resume_path is not None:
         before = run.trainer.resume(extent.resume_path, partial(_expected, run))
     ranks = run.trainer.ranks
-    if extent.checkpoint_path is not None and (ranks is None or ranks.is_first):
-        expect_writable(extent.checkpoint_path)
+    for path in filter(None, (extent.checkpoint_path, extent.save_weights_path)):
+        if ranks is None or ranks.is_first:
+            expect_writable(path)
     return before
+
+
+def _begin_with(run: TrainingRun, path: str) -> None:
+    if run.options.extent.resume_path is not None:
+        raise ConfigError(
+            "--weights and --resume both say what the run begins with", code="OOC-106",
+            fix="--resume alone goes on; --weights alone begins anew",
+        )  # fmt: skip
+    try:
+        run.task.model.load_state_dict(weights.load(path))
+    except ConfigError as error:
+        error.where = error.where or path
+        raise
+
+
+def save_weights(run: TrainingRun) -> None:
+    """Writes the file of weights, if there is to be one."""
+    path = run.options.extent.save_weights_path
+    if path is not None:
+        weights.save(run.task.model.state_dict(), path)
 
 
 def save_run(run: TrainingRun, loader: DataLoader, schedule: LRScheduler) -> None:

@@ -99,7 +99,9 @@ def summary_rows(prepared: PreparedStep, run: TrainingRun, *, stopped: bool) -> 
     rows += _time_rows(prepared, record)
     if record.saved:
         rows.append(("checkpoint", f"{extent.checkpoint_path}; --resume FILE goes on from there"))
-    elif record.step_us and not stopped:
+    if extent.save_weights_path:
+        rows.append(("weights", f"{extent.save_weights_path}; --weights FILE begins with them"))
+    elif record.step_us and not stopped and not record.saved:
         rows.append(
             ("not saved", "--checkpoint FILE keeps what was learned, --resume FILE goes on")
         )
