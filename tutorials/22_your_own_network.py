@@ -114,7 +114,6 @@ print(f"    calls of the first block: {', '.join(own)}")
 
 # %%
 lesson.cell("evaluation")
-lesson.predict("largest difference of a probability")
 
 
 def difference():
@@ -126,6 +125,9 @@ def difference():
     model.train()
     return float(np.abs(ours - theirs).max())
 
+
+# %%
+lesson.predict("largest difference of a probability")
 
 # %%
 before = difference()
