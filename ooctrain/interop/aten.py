@@ -2,7 +2,7 @@
 
 `ATEN` is the table: {name without "aten.": function with that operation's arguments}. An operation
 that changes its input ("add_.Tensor") stands under the name of the one that does not ("add.Tensor",
-see `torch.py`). What an operation can do and this library cannot, its function refuses by name.
+see `exported.py`). What an operation can do and this library cannot, its function refuses by name.
 Read next: `../functional/`, which computes.
 """
 
@@ -149,7 +149,13 @@ def upsample_bilinear2d(
 
 
 def pad(input: Tensor, sides: Sizes, mode: str = "constant", value: float | None = None) -> Tensor:
-    """Of images; PyTorch's order of sides, which may leave out the outer ones."""
+    """Of images; PyTorch's order of sides, which may leave out the outer ones. A negative side cuts
+    off."""
+    for pair in range(len(sides) // 2):
+        before, after = sides[2 * pair], sides[2 * pair + 1]
+        dim, extent = input.ndim - 1 - pair, input.shape[input.ndim - 1 - pair]
+        input = slice_of(input, dim, max(-before, 0), extent - max(-after, 0))
+    sides = [max(side, 0) for side in sides]
     if not any(sides):
         return input
     if len(sides) == 2 and input.ndim > 1:  # of one axis, as of (N, C, L) or (N, L, C)
@@ -170,6 +176,11 @@ def gelu(input: Tensor, *, approximate: str = "none") -> Tensor:
 def hardtanh(input: Tensor, low: float = -1.0, high: float = 1.0) -> Tensor:
     """At least `low` and at most `high`; 0 to 6 is ReLU6, with its slope of 0 at both ends."""
     return F.relu6(input) if (low, high) == (0, 6) else input.clamp(low, high)
+
+
+def addcmul(input: Any, first: Any, second: Any, *, value: float = 1) -> Any:
+    """input + value first second."""
+    return input + (first * second if value == 1 else value * (first * second))
 
 
 def clamp(input: Tensor, low: float | None = None, high: float | None = None) -> Tensor:
@@ -337,6 +348,11 @@ def detach(input: Any) -> Any:
     return input.detach() if isinstance(input, Tensor) else input
 
 
+def expand_as(input: Tensor, other: Tensor) -> Tensor:
+    """With the shape of another."""
+    return expand(input, other.shape)
+
+
 #: {operation: what computes it}
 ATEN: Mapping[str, Callable[..., Any]] = {
     "conv1d.default": conv1d, "conv1d.padding": conv1d,
@@ -365,6 +381,7 @@ ATEN: Mapping[str, Callable[..., Any]] = {
     "transpose.int": Tensor.transpose, "squeeze.dim": Tensor.squeeze,
     "squeeze.dims": Tensor.squeeze, "squeeze.default": Tensor.squeeze,
     "unsqueeze.default": Tensor.unsqueeze, "expand.default": expand,
+    "expand_as.default": expand_as, "addcmul.default": addcmul,
     "cat.default": F.cat, "stack.default": stack, "slice.Tensor": slice_of,
     "select.int": select, "split.Tensor": split, "split_with_sizes.default": split_with_sizes,
     "chunk.default": chunk, "unbind.int": unbind,

@@ -32,9 +32,9 @@ from ooctrain.interop.storages import Storages
 #: {operation: which of its arguments says that it is in training}
 _MODE_AT = {"batch_norm.default": 5, "dropout.default": 2, "feature_dropout.default": 2}
 #: How the names of operations begin that only assert what is known here.
-_ASSERTIONS = ("_assert", "sym_constrain")
+ASSERTIONS = ("_assert", "sym_constrain")
 #: Operations whose result may share the memory of their first argument.
-_VIEWS = frozenset(
+VIEWS = frozenset(
     ("view", "view_as", "reshape", "reshape_as", "flatten", "unflatten", "transpose", "permute",
      "slice", "select", "chunk", "split", "split_with_sizes", "unbind", "expand", "expand_as",
      "squeeze", "unsqueeze", "detach", "alias", "contiguous", "to", "getitem", "t", "narrow")
@@ -87,7 +87,7 @@ class ListReader:
             elif (constant := self._computed_once(node)) is not None:
                 self._constants[node.name] = constant
                 self._storages.add(node, view_of=node.args[0] if node.target.is_view else None)
-            elif not _operation(node).startswith(_ASSERTIONS):
+            elif not operation_of(node).startswith(ASSERTIONS):
                 self._read_call(number, node)
         return CallList(self._inputs, self._registered, self._calls, output)
 
@@ -154,7 +154,7 @@ class ListReader:
         return _pytree.tree_unflatten(leaves, self._exported.call_spec.out_spec)
 
     def _read_call(self, number: int, node: Any) -> None:
-        name, _, overload = _operation(node).partition(".")
+        name, _, overload = operation_of(node).partition(".")
         in_place = name.endswith("_") and not name.endswith("__")
         operation = ".".join(filter(None, (name.rstrip("_") if in_place else name, overload)))
         target = node.args[0] if in_place else None
@@ -177,7 +177,7 @@ class ListReader:
         if target is not None:
             self._storages.change(node, target)
         else:
-            views = name in _VIEWS or (name == "dropout" and not node.args[2])
+            views = name in VIEWS or (name == "dropout" and not node.args[2])
             self._storages.add(node, view_of=node.args[0] if views else None)
 
     def _is_counter(self, node: Any) -> bool:
@@ -213,7 +213,7 @@ class ListReader:
         return self._paths.get(path, "")
 
 
-def _operation(node: Any) -> str:
+def operation_of(node: Any) -> str:
     """Such as "conv2d.default"; Python's own functions by their name."""
     if isinstance(node.target, types.BuiltinFunctionType):
         return node.target.__name__

@@ -4,7 +4,7 @@ A file or a program of another library names its parameters by a tree of modules
 a straight-line list of calls. `ImportedModule` is both: a tree of `ImportedPart`s with the same
 names, and for each mode (training, evaluation) a `CallList`, whose calls are functions of this
 library. Calling it walks the list, inside the part that each call came from, so that traces, plans
-and reports have the names of the user's own code. Read next: `torch.py`.
+and reports have the names of the user's own code. Read next: `importing.py`.
 """
 
 from __future__ import annotations
@@ -193,8 +193,7 @@ class ImportedModule(ImportedPart):
         """Calls that this library refuses, or that give another shape here, each with the reason.
 
         Those in training, and of those in evaluation the kinds that are not among them. The
-        programs are recorded without computing anything. After a failed call the walk goes on with
-        a tensor of the shape that it should have given, so that all are found at once.
+        programs are recorded to their ends, without computing anything: all are found at once.
 
         Args:
             batch: that of the example.
@@ -215,6 +214,20 @@ class ImportedModule(ImportedPart):
         return found
 
     def _problems_of(self, program: CallList, batch: int) -> Iterator[Problem]:
+        for call, made in self._recorded(program, batch):
+            if isinstance(made, Exception):
+                own = made.what if isinstance(made, OoctrainError) else None
+                yield call, own or f"{type(made).__name__}: {made}"
+
+    def variable_names(self, batch: int) -> dict[str, str]:
+        """{name of a call: the variable that its result is in a trace of this network}, in the mode
+        that it is in."""
+        found = self._recorded(self._programs[self.training], batch)
+        return {call.name: made.name for call, made in found if isinstance(made, Tensor)}
+
+    def _recorded(self, program: CallList, batch: int) -> Iterator[tuple[GraphCall, Any]]:
+        """Each call with its result in a trace, or with the exception that it raised. After one the
+        walk goes on with a tensor of the shape that the result should have."""
         runner = TraceRunner(1, {t: name for name, t in named_tensors(self, None).items()})
         parts = dict(self.named_modules())
         with use_tape(Tape(runner)), no_grad(), inside(self):
@@ -224,6 +237,7 @@ class ImportedModule(ImportedPart):
             ]
             values = self._values(program, inputs)
             for call in program.calls:
+                made: Any
                 try:
                     made = call.result(values, parts[call.path])
                     shape = getattr(made, "shape", ())  # a tensor of one number may be one here
@@ -233,11 +247,12 @@ class ImportedModule(ImportedPart):
                             fix="please report it: the two libraries differ",
                         )
                 except Exception as error:  # also what the arguments of an operation lead to
-                    own = error.what if isinstance(error, OoctrainError) else None
-                    yield call, own or f"{type(error).__name__}: {error}"
+                    yield call, error
                     if call.shape is None:
                         return
                     made = runner.input(f"{call.name}?", Spec(call.shape))
+                else:
+                    yield call, made
                 values[call.name] = made
 
 

@@ -2,7 +2,7 @@
 
 The classes have the same names, settings and slots, but for PyTorch's "momentum_buffer", and
 PyTorch's SGD counts no steps. Parameters are found by their names in the two networks. Read next:
-`torch.py`; `../optim/optimizer.py`, whose state it is.
+`importing.py`; `../optim/optimizer.py`, whose state it is.
 """
 
 from __future__ import annotations

@@ -170,6 +170,7 @@ OPERATIONS = {
         x, scale_factor=1.5, mode="bilinear", align_corners=True
     ),
     "pad": lambda x: TF.pad(x, (1, 2, 3, 0)),
+    "pad, cut off": lambda x: TF.pad(x, (-1, 2, 0, -3)),
     "pad, one axis": lambda x: TF.pad(x, (1, 2), value=0.5),
     "pad, mirrored": lambda x: TF.pad(x, (1, 2, 3, 0), mode="reflect"),
     "pixel shuffle": lambda x: TF.pixel_shuffle(torch.cat([x] * 4, 1), 2),
@@ -195,6 +196,7 @@ OPERATIONS = {
     "shapes": lambda x: x.view(x.shape[0], 3, -1).unflatten(2, (2, 40)).reshape(-1, 6, 40),
     "as another": lambda x: x.flatten(1).view_as(x).reshape_as(x).expand(-1, -1, 8, 10),
     "repeated by expand": lambda x: x[:, :1].expand(x.shape[0], 5, 8, 10) + x[:, :1],
+    "expanded as": lambda x: torch.addcmul(x, x, x.mean(1, keepdim=True).expand_as(x), value=0.5),
     "shuffled channels": lambda x: (
         torch.cat([x, x], 1).unflatten(1, (2, 3)).transpose(1, 2).reshape(-1, 6, 8, 10)
     ),

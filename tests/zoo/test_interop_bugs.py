@@ -9,10 +9,11 @@ import pytest
 from zoo.planting import plant, plant_everywhere, with_bug
 
 from ooctrain.errors import OoctrainError
-from ooctrain.interop import aten, exported, graph, optimizers, storages
-from ooctrain.interop import torch as doors
+from ooctrain.interop import applied, aten, exported, graph, optimizers, saved_tensors, storages
+from ooctrain.interop import importing as doors
 
 pytest.importorskip("torch", reason="torch is not installed")
+from peers import test_applied_plans as APPLIED
 from peers import test_from_torch as LAWS
 
 pytestmark = pytest.mark.peers
@@ -30,6 +31,10 @@ def _operation(name: str) -> Callable[[], None]:
 
 def _both_ways(name: str) -> Callable[[], None]:
     return lambda: LAWS.test_a_run_begun_in_pytorch_goes_on_here_and_back(name)
+
+
+def _no_bit(planner: str, budget: str) -> Callable[[], None]:
+    return lambda: APPLIED.test_a_plan_changes_no_bit(planner, budget)
 
 
 #: {bug: (owner, function, line as it is, line with the bug, law)}
@@ -62,7 +67,7 @@ BUGS: dict[str, tuple[Any, str, str, str, Callable[[], None]]] = {
         LAWS.test_what_is_shared_stays_shared_and_what_is_frozen_frozen,
     ),
     "evaluation imported as training": (
-        doors, "_exported", "net.train(training)", "net.train()",
+        doors, "exported_list", "net.train(training)", "net.train()",
         LAWS.test_one_import_trains_and_evaluates,
     ),
     "training where a part is in evaluation": (
@@ -101,6 +106,33 @@ BUGS: dict[str, tuple[Any, str, str, str, Callable[[], None]]] = {
     "the first that is missing, alone": (
         graph.ImportedModule, "_problems_of", "if call.shape is None:", "if True:",
         LAWS.test_all_that_is_missing_is_listed_at_once,
+    ),
+    "a view as its base": (
+        saved_tensors.ForwardPass, "_settle",
+        "made is None or (tensor.shape, tensor.stride()) != (made.shape, made.stride())",
+        "made is None", _no_bit("window", "0%"),
+    ),
+    "dropout drawn anew": (
+        saved_tensors.Region, "_computed", "torch.set_rng_state(self.states[node])", "pass",
+        _no_bit("combined", "10%"),
+    ),
+    "the generator left where it was set": (
+        saved_tensors.Region, "_computed", "torch.set_rng_state(before)", "pass",
+        _no_bit("combined", "10%"),
+    ),
+    "statistics move twice": (
+        saved_tensors.Region, "_computed", "a.clone() if", "a if", _no_bit("combined", "10%"),
+    ),
+    "what is changed in place is computed again from what it has become": (
+        applied.PlannedCalls, "_regions", "if can_run_again(node, region_of)", "if True",
+        _no_bit("dtr", "20%"),
+    ),
+    "a copy for each time that a tensor is saved": (
+        saved_tensors.ForwardPass, "_source", "self._copies.get(key)", "None",
+        APPLIED.test_what_is_swapped_is_moved_once_and_no_more_than_planned,
+    ),
+    "the network keeps the plan": (
+        applied, "applied", "del net.forward", "pass", APPLIED.test_the_block_ends,
     ),
 }  # fmt: skip
 
