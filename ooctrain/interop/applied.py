@@ -107,8 +107,7 @@ class PlannedCalls:
             )
         #: {call: the variable that its result is}
         self.names = {n: names[n.name] for n in self.nodes if names.get(n.name) in known}
-        moved = {known_name(plan, i.var) for i in plan.schedule if isinstance(i, SwapOut)}
-        again = _computed_again(plan)
+        moved, again = moved_and_again(plan)
         self.swapped = {node for node, name in self.names.items() if name in moved}
         kinds = {name for name, variable in known.items() if variable.kind == "activation"}
         self._wanted = (moved | again) & kinds
@@ -207,19 +206,16 @@ class PlannedCalls:
         return found
 
 
-def known_name(plan: Plan, variable: int) -> str:
-    """The name of a variable of a plan."""
-    return plan.trace.variables[variable].name
-
-
-def _computed_again(plan: Plan) -> set[str]:
-    """Names of the results of calls of the forward pass that run more than once."""
+def moved_and_again(plan: Plan) -> tuple[set[str], set[str]]:
+    """Names of the variables that a plan swaps out, and of the results of calls of the forward pass
+    that it runs more than once."""
+    variables, calls = plan.trace.variables, plan.trace.calls
     runs = Counter(i.call for i in plan.schedule if isinstance(i, Run))
-    return {
-        known_name(plan, out)
-        for call, count in runs.items() if count > 1 and plan.trace.calls[call].phase == "forward"
-        for out in plan.trace.calls[call].outs
-    }  # fmt: skip
+    again = [call for call, n in runs.items() if n > 1 and calls[call].phase == "forward"]
+    return (
+        {variables[i.var].name for i in plan.schedule if isinstance(i, SwapOut)},
+        {variables[out].name for call in again for out in calls[call].outs},
+    )
 
 
 def _counts(node: Any) -> bool:
