@@ -233,6 +233,11 @@ def empty(size: Sizes, **_options: Any) -> Tensor:
     return call(Constant(0.0, tuple(size)))
 
 
+def new_empty(_input: Tensor, size: Sizes, **options: Any) -> Tensor:
+    """What a draw will fill, of the type of another."""
+    return empty(size, **options)
+
+
 # Arithmetic
 
 
@@ -370,7 +375,8 @@ ATEN: Mapping[str, Callable[..., Any]] = {
     "hardsigmoid.default": F.hardsigmoid, "hardtanh.default": hardtanh, "clamp.default": clamp,
     "clamp_min.default": clamp, "softmax.int": softmax, "log_softmax.int": log_softmax,
     "dropout.default": dropout, "feature_dropout.default": feature_dropout,
-    "empty.memory_format": empty, "bernoulli.float": bernoulli,
+    "empty.memory_format": empty, "new_empty.default": new_empty,
+    "bernoulli.float": bernoulli,
     "add.Tensor": add, "sub.Tensor": subtract, "rsub.Scalar": reverse_subtract,
     "mul.Tensor": operator.mul, "div.Tensor": operator.truediv, "neg.default": operator.neg,
     "pow.Tensor_Scalar": operator.pow, "square.default": square,

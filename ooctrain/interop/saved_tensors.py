@@ -19,13 +19,27 @@ from ooctrain.interop.graph import changed
 if TYPE_CHECKING:
     import torch
 
-    from ooctrain.interop.applied import PlannedCalls
-
 #: Where batch norm has its running statistics among its arguments.
 _STATISTICS_AT = (3, 4)
 
 
-class Source(Protocol):
+class PlannedList(Protocol):
+    """A network's list of calls, and what a plan wants of it: `applied.PlannedCalls`."""
+
+    nodes: list[Any]
+    swapped: set[Any]
+    regions: list[list[Any]]
+    last_reads: dict[int, list[Any]]
+    report: Any
+
+    def given(self, x: torch.Tensor) -> dict[Any, torch.Tensor]:
+        """What its placeholders stand for."""
+
+    def result(self, leaves: list[Any]) -> Any:
+        """The output in its own structure."""
+
+
+class TensorSource(Protocol):
     """What a tensor can be fetched from."""
 
     def fetch(self) -> torch.Tensor:
@@ -39,9 +53,9 @@ class Saved:
 
     def __init__(self, tensor: torch.Tensor):
         self.tensor: torch.Tensor | None = tensor
-        self._source: Source | None = None
+        self._source: TensorSource | None = None
 
-    def settle(self, source: Source) -> None:
+    def settle(self, source: TensorSource) -> None:
         """From now on the tensor comes from there."""
         self.tensor, self._source = None, source
 
@@ -98,7 +112,7 @@ class HostCopy:
                 self._fetched = self._host.to(self._device, non_blocking=True)
 
 
-class Region:
+class RerunRegion:
     """Calls that are computed again together, from what they read of others.
 
     Args:
@@ -159,7 +173,7 @@ class Region:
 class OfRegion:
     """One result of a region."""
 
-    def __init__(self, region: Region, node: Any):
+    def __init__(self, region: RerunRegion, node: Any):
         self._region, self._node = region, node
 
     def fetch(self) -> torch.Tensor:
@@ -174,7 +188,7 @@ class ForwardPass:
         matched: calls whose result autograd has saved, and that did not stay.
     """
 
-    def __init__(self, calls: PlannedCalls):
+    def __init__(self, calls: PlannedList):
         self.calls = calls
         self.matched: set[Any] = set()
         self._values: dict[Any, Any] = {}
@@ -184,10 +198,10 @@ class ForwardPass:
         self._last_copy: HostCopy | None = None
         self._regions = {
             node: region
-            for region in (Region(self, nodes) for nodes in calls.regions)
+            for region in (RerunRegion(self, nodes) for nodes in calls.regions)
             for node in region.nodes
         }
-        self._computed: weakref.ref[Region] | None = None
+        self._computed: weakref.ref[RerunRegion] | None = None
         calls.report.moved_bytes = calls.report.runs_again = 0
 
     def run(self, x: torch.Tensor) -> Any:
@@ -207,7 +221,7 @@ class ForwardPass:
         self._values, self._regions, self._made, self._last_copy = {}, {}, {}, None
         return self.calls.result(output)
 
-    def let_go_but(self, region: Region) -> None:
+    def let_go_but(self, region: RerunRegion) -> None:
         """Of all regions only this one keeps its values."""
         other = self._computed() if self._computed is not None else None
         if other is not None and other is not region:
@@ -253,7 +267,7 @@ class ForwardPass:
             self.matched.add(node)
             saved.settle(source)
 
-    def _source(self, node: Any, tensor: torch.Tensor) -> Source | None:
+    def _source(self, node: Any, tensor: torch.Tensor) -> TensorSource | None:
         """What the plan wants in place of a call's result; None: it stays."""
         if node in self._regions:
             return OfRegion(self._regions[node], node)
@@ -268,7 +282,7 @@ class ForwardPass:
             self.calls.report.moved_bytes += tensor.numel() * tensor.element_size()
         return copy
 
-    def _note_inputs(self, node: Any, region: Region) -> None:
+    def _note_inputs(self, node: Any, region: RerunRegion) -> None:
         """Where a region will find what this call of it reads of others."""
         import torch  # the user's own
 

@@ -80,7 +80,7 @@ def steps(network, x, y, count=2):
     return losses, grads, dict(network.named_buffers()), torch.get_rng_state()
 
 
-def same_bits(found, expected):
+def assert_same(found, expected):
     assert found[0] == expected[0]
     for mine, theirs in zip(found[1:3], expected[1:3], strict=True):
         assert mine.keys() == theirs.keys()
@@ -89,19 +89,19 @@ def same_bits(found, expected):
     assert torch.equal(found[3], expected[3])
 
 
-def _same_bits_as_without(network, plan, side=SIDE):
+def assert_no_bit_changes(network, plan, side=SIDE):
     twin, (x, y) = copy.deepcopy(network), batch(side)
     expected = steps(twin, x, y)
     with oc.interop.torch.applied(plan, network) as report:
         found = steps(network, x, y)
-    same_bits(found, expected)
+    assert_same(found, expected)
     return report
 
 
 @pytest.mark.parametrize(("planner", "budget"), PLANS)
 def test_a_plan_changes_no_bit(planner, budget):
     network = net()
-    _same_bits_as_without(network, planned(network, planner, budget))
+    assert_no_bit_changes(network, planned(network, planner, budget))
 
 
 @pytest.mark.parametrize("seed", range(8))
@@ -116,25 +116,25 @@ def test_whatever_is_swapped_and_computed_again_no_bit_changes(seed):
     chosen = tuple({name for name in names if drawn[name] == what} for what in (1, 2))
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(applied, "moved_and_again", lambda _: chosen)
-        report = _same_bits_as_without(network, plan)
+        report = assert_no_bit_changes(network, plan)
     assert report.runs_again > 0 or report.moved_bytes > 0
 
 
 def test_with_rewrites_there_are_fewer_names_and_the_same_bits():
     network = net()
     plan = planned(network, "window", "0%", rewrites=("fuse", "share_storage"))
-    _same_bits_as_without(network, plan)
+    assert_no_bit_changes(network, plan)
 
 
 def test_in_evaluation_too():
     network = net().eval()
-    _same_bits_as_without(network, planned(network, "window", "0%"))
+    assert_no_bit_changes(network, planned(network, "window", "0%"))
 
 
 def test_what_is_swapped_is_moved_once_and_no_more_than_planned():
     """The window planner moves most activations; each is copied once, however often it is saved."""
     network = net()
-    report = _same_bits_as_without(network, planned(network, "window", "0%"))
+    report = assert_no_bit_changes(network, planned(network, "window", "0%"))
     assert 0.5 * report.planned_bytes < report.moved_bytes <= report.planned_bytes
     assert report.runs_again == 0
     assert f"moved {oc.units.format_bytes(report.moved_bytes)}" in str(report)
@@ -264,4 +264,4 @@ def test_ten_networks_keep_their_bits(name, planner, budget):
             made = build(network, 5).train()
     except ImportError as error:
         pytest.skip(str(error))
-    _same_bits_as_without(made, planned(made, planner, budget, network.side), network.side)
+    assert_no_bit_changes(made, planned(made, planner, budget, network.side), network.side)

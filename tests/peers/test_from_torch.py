@@ -434,9 +434,10 @@ def test_the_network_is_left_as_it_was():
     assert all(torch.equal(value, before[name]) for name, value in net.state_dict().items())
 
 
-def test_stochastic_depth_draws_for_each_sample():
+@pytest.mark.parametrize("empty", [lambda x, size: torch.empty(size), torch.Tensor.new_empty])
+def test_stochastic_depth_draws_for_each_sample(empty):
     def forward(net, x):
-        noise = torch.empty((x.shape[0], 1, 1, 1)).bernoulli_(0.75).div_(0.75)
+        noise = empty(x, (x.shape[0], 1, 1, 1)).bernoulli_(0.75).div_(0.75)
         return net.conv(x) * noise
 
     model = oc.from_torch(Net(forward, conv=conv()), (BATCH, 3, 8, 8))

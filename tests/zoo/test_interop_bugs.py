@@ -119,15 +119,15 @@ BUGS: dict[str, tuple[Any, str, str, str, Callable[[], None]]] = {
         "made is None", _whatever,
     ),
     "dropout drawn anew": (
-        saved_tensors.Region, "_computed", "torch.set_rng_state(self.states[node])", "pass",
+        saved_tensors.RerunRegion, "_computed", "torch.set_rng_state(self.states[node])", "pass",
         _no_bit("combined", "10%"),
     ),
     "the generator left where it was set": (
-        saved_tensors.Region, "_computed", "torch.set_rng_state(before)", "pass",
+        saved_tensors.RerunRegion, "_computed", "torch.set_rng_state(before)", "pass",
         _no_bit("combined", "10%"),
     ),
     "statistics move twice": (
-        saved_tensors.Region, "_computed", "a.clone() if", "a if", _no_bit("combined", "10%"),
+        saved_tensors.RerunRegion, "_computed", "a.clone() if", "a if", _no_bit("combined", "10%"),
     ),
     "what is changed in place is computed again from what it has become": (
         applied.PlannedCalls, "_regions", "if can_run_again(node, region_of)", "if True",
