@@ -8,6 +8,7 @@ Read next: `tensor.py`; `../layers/arithmetic.py`.
 
 from __future__ import annotations
 
+import itertools
 import math
 import operator
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -19,12 +20,12 @@ import numpy as np
 
 from ooctrain.errors import ConfigError, ShapeError
 from ooctrain.layers.arithmetic import Arithmetic, Arithmetics
-from ooctrain.layers.combine import Add, Constant, Scale
+from ooctrain.layers.combine import Add, Concat, Constant, Scale
 from ooctrain.layers.function import Elementwise
 from ooctrain.layers.layout import Reshape
 from ooctrain.layers.permute import Permute
-from ooctrain.layers.reduction import sum_over
-from ooctrain.layers.regions import Slice
+from ooctrain.layers.reduction import Spread, sum_over
+from ooctrain.layers.regions import Slice, StridedSlice
 from ooctrain.step.op import Op
 
 Dims = int | Sequence[int] | None
@@ -113,6 +114,102 @@ class Algebra:
         order[a], order[b] = order[b], order[a]
         return self.permute(order)
 
+    # Parts and repetitions
+
+    def narrow(self, dim: int, start: int, length: int) -> Self:
+        """`length` places along an axis, from `start` on.
+
+        Raises:
+            ShapeError: there are fewer.
+        """
+        (axis,) = axes_of(dim, len(self.shape))
+        extent = self.shape[axis]
+        if not (-extent <= start <= extent and 0 <= length <= extent - start % (extent or 1)):
+            raise ShapeError(f"an axis of extent {extent} has no {length} places from {start} on")
+        return self._along(axis, slice(start % extent, start % extent + length))
+
+    def select(self, dim: int, index: int) -> Self:
+        """One place along an axis, which goes: x[:, index] for dim=1."""
+        (axis,) = axes_of(dim, len(self.shape))
+        return self[(*(slice(None),) * axis, index)]
+
+    def split(self, split_size_or_sections: int | Sequence[int], dim: int = 0) -> tuple[Self, ...]:
+        """Parts along an axis, of so many places each (the last has the rest), or of these.
+
+        Raises:
+            ShapeError: a size is not positive, or the sizes are not the extent together.
+        """
+        (axis,) = axes_of(dim, len(self.shape))
+        extent, sizes = self.shape[axis], split_size_or_sections
+        if isinstance(sizes, Integral):
+            each = max(int(sizes), 0)
+            sizes = [min(each, extent - at) for at in range(0, extent, each)] if each else [0]
+        if sum(sizes) != extent or min(sizes, default=0) < 0:
+            raise ShapeError(
+                f"split: an axis of extent {extent} has no parts of {split_size_or_sections}"
+            )
+        ends = list(itertools.accumulate(sizes, initial=0))
+        return tuple(self._along(axis, slice(a, b)) for a, b in itertools.pairwise(ends))
+
+    def chunk(self, chunks: int, dim: int = 0) -> tuple[Self, ...]:
+        """At most so many parts along an axis, all but the last of the same size."""
+        (axis,) = axes_of(dim, len(self.shape))
+        if chunks < 1:
+            raise ShapeError(f"chunk: {chunks} parts")
+        return self.split(max(-(-self.shape[axis] // chunks), 1), axis)
+
+    def unbind(self, dim: int = 0) -> tuple[Self, ...]:
+        """Each place along an axis, which goes."""
+        (axis,) = axes_of(dim, len(self.shape))
+        return tuple(self.select(axis, place) for place in range(self.shape[axis]))
+
+    def flip(self, *dims: int | Sequence[int]) -> Self:
+        """Backwards along these axes."""
+        named: Any = dims if len(dims) != 1 or isinstance(dims[0], int) else dims[0]
+        axes = axes_of(named, len(self.shape)) if named else ()
+        places = [(n - 1, -1) if a in axes else (0, 1) for a, n in enumerate(self.shape)]
+        start, steps = (tuple(pair[i] for pair in places) for i in (0, 1))
+        return self._apply(StridedSlice(self.shape, start, steps, self.shape), self)
+
+    def expand(self, *sizes: int | Sequence[int]) -> Self:
+        """Repeated along axes of extent 1, and along new ones before them; -1: as it is.
+
+        Raises:
+            ShapeError: another axis has another extent.
+        """
+        wanted: Any = sizes if len(sizes) != 1 or isinstance(sizes[0], int) else sizes[0]
+        own = (*(1,) * (len(wanted) - len(self.shape)), *self.shape)
+        full = tuple(n if size == -1 else size for size, n in zip(wanted, own, strict=False))
+        if len(own) != len(full) or any(a not in (1, b) for a, b in zip(own, full, strict=True)):
+            raise ShapeError(f"a tensor of shape {self.shape} cannot be expanded to {wanted}")
+        x = self if own == self.shape else self.reshape(own)
+        return x if full == own else x._apply(Spread(full), x)
+
+    def expand_as(self, other: Self) -> Self:
+        """Expanded to the shape of another tensor."""
+        return self.expand(other.shape)
+
+    def repeat(self, *sizes: int | Sequence[int]) -> Self:
+        """So many times along each axis, one behind the other.
+
+        Raises:
+            ShapeError: fewer numbers than axes, or one that is not positive.
+        """
+        times: Any = sizes if len(sizes) != 1 or isinstance(sizes[0], int) else sizes[0]
+        if len(times) < len(self.shape) or min(times, default=1) < 1:
+            raise ShapeError(f"repeat: {tuple(times)} for a tensor of shape {self.shape}")
+        x = self.reshape((*(1,) * (len(times) - len(self.shape)), *self.shape))
+        once = [n if x.shape[axis] == 1 else 1 for axis, n in enumerate(times)]
+        x = x.expand([n if n > 1 else -1 for n in once])
+        for axis, (n, done) in enumerate(zip(times, once, strict=True)):
+            if n != done:
+                x = self._apply(Concat(axis), *[x] * n)
+        return x
+
+    def _along(self, axis: int, places: slice) -> Self:
+        """A part along one axis."""
+        return self[(*(slice(None),) * axis, places)]
+
     # Reductions
 
     def sum(self, dim: Dims = None, keepdim: bool = False) -> Self:
@@ -163,6 +260,8 @@ class Algebra:
                 result = self._apply(Elementwise(function, float(bound)), result)
         return result
 
+    clip = clamp
+
     def __add__(self, other: Any) -> Self:
         if isinstance(other, Algebra) and other.shape != self.shape:
             return self._with("add", other)
@@ -199,14 +298,58 @@ class Algebra:
         return self._apply(Arithmetic("divide"), self._apply(Constant(_number(other), ())), self)
 
     def __pow__(self, exponent: Any) -> Self:
-        """Squares and cubes, and one divided by these: the powers that are products."""
-        product = _POWERS.get(exponent) if isinstance(exponent, Real | np.generic) else None
-        if product is None:
+        """A power; squares, cubes, roots, and one divided by these, are computed as such.
+
+        Raises:
+            ConfigError: the exponent is a tensor, or not a finite number.
+        """
+        if not isinstance(exponent, Real | np.generic) or not math.isfinite(exponent):
             raise ConfigError(
-                f"a tensor can be raised to 1, 2, 3, -1 or -2, not to {_shown(exponent)}",
-                code="OOC-106", fix="multiply it with itself, or write an oc.Op",
+                f"a tensor can be raised to a finite number, not to {_shown(exponent)}",
+                code="OOC-106", fix="(y * x.log()).exp() is x ** y for x > 0",
             )  # fmt: skip
-        return product(self)
+        if exponent in _POWERS:
+            return _POWERS[exponent](self)
+        return self._apply(Elementwise("power", float(exponent)), self)
+
+    def pow(self, exponent: float) -> Self:
+        """A power, as `x ** exponent`."""
+        return self**exponent
+
+    def square(self) -> Self:
+        """The product with itself."""
+        return self * self
+
+    def reciprocal(self) -> Self:
+        """1 / x."""
+        return 1.0 / self
+
+    def abs(self) -> Self:
+        """Absolute values; the gradient at 0 is 0."""
+        return self._apply(Elementwise("abs"), self)
+
+    def __abs__(self) -> Self:
+        return self.abs()
+
+    def exp(self) -> Self:
+        """Exponentials."""
+        return self._apply(Elementwise("exp"), self)
+
+    def log(self) -> Self:
+        """Natural logarithms; minus infinity of 0, NaN of negative numbers."""
+        return self._apply(Elementwise("log"), self)
+
+    def sqrt(self) -> Self:
+        """Square roots; NaN of negative numbers."""
+        return self._apply(Elementwise("sqrt"), self)
+
+    def rsqrt(self) -> Self:
+        """1 / sqrt(x)."""
+        return 1.0 / self.sqrt()
+
+    def erf(self) -> Self:
+        """The error function."""
+        return self._apply(Elementwise("erf"), self)
 
     def __pos__(self) -> Self:
         return self
@@ -239,7 +382,6 @@ class Algebra:
     __mod__ = __rmod__ = _refused("%", f"np.mod {_OF_VALUES}")
     __divmod__ = __rdivmod__ = _refused("divmod", f"np.divmod {_OF_VALUES}")
     __matmul__ = __rmatmul__ = _refused("@", "functional.linear(x, y.transpose(0, 1)) is x @ y")
-    __abs__ = _refused("abs", "functional.relu(x) + functional.relu(-x)")
     __invert__ = _refused("~", f"np.logical_not {_OF_VALUES}")
     __and__ = __rand__ = _refused("&", f"np.logical_and {_OF_VALUES}")
     __or__ = __ror__ = _refused("|", f"np.logical_or {_OF_VALUES}")
@@ -337,7 +479,7 @@ class Algebra:
             raise refusal("a tensor", name, "tensor", dir(type(self)))
 
     def __getitem__(self, key: Key | tuple[Key, ...]) -> Self:
-        """A block: slices with step 1, whole numbers, None and `...`, as in PyTorch.
+        """A block: slices, whole numbers, None and `...`, as in PyTorch.
 
         Raises:
             ShapeError: another key, an index beyond its axis, or more keys than axes.
@@ -368,7 +510,7 @@ class Algebra:
 #: {exponent: what is computed}
 _POWERS: Mapping[Any, Callable[[Any], Any]] = MappingProxyType(
     {1: lambda x: x * 1.0, 2: lambda x: x * x, 3: lambda x: x * x * x, -1: lambda x: 1.0 / x,
-     -2: lambda x: 1.0 / (x * x)}
+     -2: lambda x: 1.0 / (x * x), 0.5: lambda x: x.sqrt(), -0.5: lambda x: x.rsqrt()}
 )  # fmt: skip
 
 
@@ -403,8 +545,7 @@ def _each_axis(keys: tuple[Any, ...], count: int) -> list[Any]:
     if strange or len(places) > 1 or missing < 0:
         what = f"{type(strange[0]).__name__} {strange[0]!r}" if strange else f"{len(keys)} keys"
         raise ShapeError(
-            f"a tensor of {count} axes takes slices with step 1, whole numbers, None and one ..., "
-            f"not {what}",
+            f"a tensor of {count} axes takes slices, whole numbers, None and one ..., not {what}",
             fix="x[0:8], x[:, 3], x[..., None]; else index x.numpy()",
         )
     place = places[0] if places else len(keys)

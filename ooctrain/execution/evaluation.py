@@ -33,7 +33,7 @@ from ooctrain.layers.losses import ClassLoss, LabelWeight, MeanError, ValueLoss
 from ooctrain.layers.permute import Permute
 from ooctrain.layers.pooling import AdaptiveAvgPool2d, AvgPool2d, MaxPool2d
 from ooctrain.layers.reduction import Spread, Sum
-from ooctrain.layers.regions import Insert, Slice
+from ooctrain.layers.regions import Embed, Insert, Slice, StridedEmbed, StridedSlice
 from ooctrain.layers.relu import Pointwise
 from ooctrain.layers.resampling import ReflectionPad2d, Upsample
 from ooctrain.layers.softmax import SoftmaxAlong
@@ -421,6 +421,8 @@ def _axis_is_kept(op: Any, shapes: list[tuple[int, ...]]) -> bool:
             return axis != 0
         case Permute(axes=axes):
             return axes[0] == 0
-        case Reshape() | Slice() | Insert() | Spread():
+        case StridedSlice(steps=steps) | StridedEmbed(steps=steps):
+            return steps[0] == 1 and len({shape[0] for shape in shapes}) == 1
+        case Reshape() | Slice() | Embed() | Insert() | Spread():
             return len({shape[0] for shape in shapes}) == 1
     return False

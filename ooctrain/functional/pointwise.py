@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Literal
 
+from ooctrain.engine.algebra import axes_of
 from ooctrain.engine.tensor import Tensor, call, current_tape
 from ooctrain.errors import ConfigError, ShapeError
 from ooctrain.layers.combine import Concat, Constant
@@ -113,6 +114,30 @@ def concat(tensors: Sequence[Tensor], dim: int = 0) -> Tensor:
 
 
 cat = concat
+
+
+def stack(tensors: Sequence[Tensor], dim: int = 0) -> Tensor:
+    """Tensors of one shape one after the other along a new axis `dim`.
+
+    Raises:
+        ShapeError: there is none, their shapes differ, or there is no axis `dim`.
+    """
+    if not tensors:
+        raise ShapeError("stack: nothing to join")
+    (axis,) = axes_of(dim, tensors[0].ndim + 1)
+    return concat([tensor.unsqueeze(axis) for tensor in tensors], axis)
+
+
+def split(
+    tensor: Tensor, split_size_or_sections: int | Sequence[int], dim: int = 0
+) -> tuple[Tensor, ...]:
+    """Parts along an axis; see `Tensor.split`."""
+    return tensor.split(split_size_or_sections, dim)
+
+
+def chunk(input: Tensor, chunks: int, dim: int = 0) -> tuple[Tensor, ...]:
+    """At most so many parts along an axis; see `Tensor.chunk`."""
+    return input.chunk(chunks, dim)
 
 
 def flatten(input: Tensor, start_dim: int = 0, end_dim: int = -1) -> Tensor:

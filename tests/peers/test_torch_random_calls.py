@@ -19,11 +19,13 @@ pytestmark = pytest.mark.peers
 CALLS = 60
 #: Of the largest value.
 ROUNDING = 3e-5
+#: Of our functional, what torch has at its top.
+OF_TORCH = ("cat", "flatten", "stack", "split", "chunk", "channel_shuffle")
 OURS = SimpleNamespace(
     **{name: getattr(functional, name) for name in functional.__all__}, tensor=oc.tensor
 )
 THEIRS = SimpleNamespace(
-    **{**vars(torch.nn.functional), "cat": torch.cat, "flatten": torch.flatten},
+    **{**vars(torch.nn.functional), **{name: getattr(torch, name) for name in OF_TORCH}},
     tensor=lambda a: torch.tensor(a.astype(np.float64) if a.dtype == np.float32 else a),
 )
 
@@ -69,6 +71,26 @@ class Draw:
 def flat(function):
     """A function of one image without options."""
     return lambda d: (lambda t, x: function(t, x), [3 * d.array(*d.image)])
+
+
+def above_0(function):
+    """A function of one image of positive numbers."""
+    return lambda d: (lambda t, x: function(t, x), [d.positive(*d.image)])
+
+
+def at_kinks(function):
+    """A function of one image of whole numbers and halves, some of which are its kinks."""
+    return lambda d: (lambda t, x: function(t, x), [np.round(4 * d.array(*d.image)) / 2])
+
+
+def numbered(name, **numbers):
+    """A function of one image and numbers."""
+
+    def draw(d):
+        options = {key: d.one_of(*values) for key, values in numbers.items()}
+        return (lambda t, x: getattr(t, name)(x, **options)), [np.round(6 * d.array(*d.image)) / 2]
+
+    return draw
 
 
 def pair(function):
@@ -261,6 +283,69 @@ def shuffled(d):
     return (lambda t, x: t.pixel_shuffle(x, r)), [d.array(d.n, d.c * r * r, d.h, d.w)]
 
 
+def unshuffled(d):
+    r = d.whole(1, 3)
+    return (lambda t, x: t.pixel_unshuffle(x, r)), [d.array(d.n, d.c, d.h * r, d.w * r)]
+
+
+def channels_shuffled(d):
+    g = d.whole(1, 4)
+    return (lambda t, x: t.channel_shuffle(x, g)), [d.array(d.n, d.c * g, d.h, d.w)]
+
+
+def stacked(d):
+    axis, shape = d.whole(-4, 3), (d.n, d.c, d.h)
+    return (lambda t, *xs: t.stack(xs, axis)), [d.array(*shape) for _ in range(d.whole(1, 3))]
+
+
+def parted(d):
+    axis, size, count = d.whole(-4, 3), d.whole(1, 4), d.whole(1, 5)
+
+    def function(t, x):
+        parts = [*t.split(x, size, axis)[::-1], *x.chunk(count, axis), *x.unbind(axis)[:0]]
+        last = [x.split([x.shape[axis] - 1, 1], axis)[1], x.narrow(axis, 0, 1)]
+        rows = x.select(axis, -1).unsqueeze(axis)
+        return t.cat([*parts, *last, rows, *(r.unsqueeze(axis) for r in x.unbind(axis))], axis)
+
+    return function, [d.array(*d.image)]
+
+
+def stepped(d):
+    keys = [slice(d.one_of(None, 0, 1), d.one_of(None, 4, -1), d.whole(1, 3)) for _ in range(4)]
+    keys = [key if range(n)[key] else slice(None) for key, n in zip(keys, d.image, strict=True)]
+    keys[d.whole(0, 3)] = d.one_of(slice(None, None, 2), 0, -1)
+    return (lambda t, x: x[tuple(keys)] * 2), [d.array(*d.image)]
+
+
+def flipped(d):
+    dims = d.one_of((0,), (1,), (2, 3), (-1, 0), (0, 1, 2, 3))
+    return (lambda t, x: x.flip(dims) * x), [d.array(*d.image)]
+
+
+def expanded(d):
+    shape = d.repeated(d.image)
+    sizes = [
+        n if m == 1 else d.one_of(-1, n)
+        for n, m in zip(d.image[4 - len(shape) :], shape, strict=True)
+    ]
+    sizes = [*d.image[: 4 - len(shape)], *sizes]
+    return (lambda t, x, y: x.expand(*sizes) * 2 + x.expand_as(y) * y), [
+        d.array(*shape),
+        d.array(*d.image),
+    ]
+
+
+def repeated_often(d):
+    times = [d.whole(1, 2) for _ in range(d.whole(4, 5))]
+    return (lambda t, x: x.repeat(*times) * 2), [d.array(*d.image)]
+
+
+def framed(d):
+    pads = [d.whole(-1, 2) for _ in range(2 * d.whole(1, 4))]
+    value = d.one_of(0.0, 1.5)
+    return (lambda t, x: t.pad(x, pads, value=value)), [d.array(d.n + 2, d.c + 2, d.h + 1, d.w + 1)]
+
+
 def along(name):
     def draw(d):
         dim = d.whole(-4, 3)
@@ -309,10 +394,40 @@ FUNCTIONS = {
     "hardswish": flat(lambda t, x: t.hardswish(x)),
     "hardsigmoid": flat(lambda t, x: t.hardsigmoid(x)),
     "relu6": flat(lambda t, x: t.relu6(3 * x)),
+    "elu": numbered("elu", alpha=(1.0, 0.3, 2.5)),
+    "celu": numbered("celu", alpha=(1.0, 0.3, 2.5)),
+    "selu": numbered("selu"),
+    "mish": numbered("mish"),
+    "softplus": numbered("softplus", beta=(1, 0.5, 3.0), threshold=(20, 2.0)),
+    "logsigmoid": numbered("logsigmoid"),
+    "hardtanh": numbered("hardtanh", min_val=(-1.0, -2.5), max_val=(1.0, 0.5)),
+    "softsign": numbered("softsign"),
+    "tanhshrink": numbered("tanhshrink"),
+    "softmin": numbered("softmin", dim=(1, -1)),
+    "glu": flat(lambda t, x: t.glu(t.cat([x, x * 2], 1), 1)),
+    "exp": flat(lambda t, x: x.exp()),
+    "erf": flat(lambda t, x: x.erf()),
+    "abs": at_kinks(lambda t, x: x.abs() + abs(x) * 2),
+    "log": above_0(lambda t, x: x.log()),
+    "roots": above_0(lambda t, x: x.sqrt() + x.rsqrt() + x**0.5 + x**-0.5),
+    "powers": above_0(lambda t, x: x**1.7 + x.pow(-0.3) + x**4 + x**-3),
+    "powers of any": flat(lambda t, x: x**4 - x.pow(5) * 0.1 + x.square() + x**0),
+    "reciprocal": above_0(lambda t, x: x.reciprocal()),
     "prelu": prelu,
     "softmax": along("softmax"),
     "log_softmax": along("log_softmax"),
     "pixel_shuffle": shuffled,
+    "pixel_unshuffle": unshuffled,
+    "channel_shuffle": channels_shuffled,
+    "stack": stacked,
+    "parts": parted,
+    "slices with steps": stepped,
+    "flip": flipped,
+    "expand": expanded,
+    "repeat": repeated_often,
+    "pad replicate": padded("replicate", 3),
+    "pad circular": padded("circular", 2),
+    "pad of any axes": framed,
     "group_norm": group_norm,
     "layer_norm": layer_norm,
     "nll_loss": of_classes("nll_loss"),

@@ -33,13 +33,20 @@ X = (2, 3, 7, 5)
 REPEATED = ((3, 1, 1), (1, 3, 1, 1), (7, 5), (5,), (1,), (2, 1, 7, 1), (2, 3, 1, 1), ())
 
 
+#: Functions of numbers above 0.
+OF_POSITIVE = ("log", "sqrt", "length", "power")
+
+
 def function_samples() -> Samples:
     """Each function, with values far beyond its kinks too."""
     wide = np.linspace(-12, 12, 101, dtype=np.float32)[None] + np.float32(0.013)
     for name in FUNCTIONS:
         for x in (normal(*X) * 2, wide):
+            x = np.abs(x) + np.float32(0.01) if name in OF_POSITIVE else x
             yield Elementwise(name, 0.4), (x,)
             yield ElementwiseGrad(name, 0.4), (normal(*x.shape, seed=1), x)
+    yield Elementwise("power", 3.0), (normal(*X),)
+    yield ElementwiseGrad("power", 3.0), (normal(*X, seed=1), normal(*X))
 
 
 def arithmetic_samples() -> Samples:
@@ -49,6 +56,16 @@ def arithmetic_samples() -> Samples:
     for shape in REPEATED:
         yield Arithmetic("multiply"), (normal(*X), normal(*shape, seed=1))
         yield Arithmetic("divide"), (normal(*shape), positive(*X, seed=1))
+    some = np.float32(normal(*X, seed=2) > 0)
+    for function in ("maximum", "minimum", "keep", "drop"):
+        yield Arithmetic(function), (normal(*X), some if len(function) == 4 else normal(*X, seed=1))
+    yield Arithmetic("maximum"), (normal(*X), normal(3, 1, 1, seed=1))
+    yield Arithmetic("minimum"), (normal(2, 1, 7, 1), normal(1, 3, 1, 5, seed=1))
+    yield Arithmetic("keep"), (normal(*X), some[:1, :, :1])
+    yield Arithmetic("drop"), (normal(7, 5), some)
+    for function in ("greater", "greater_equal", "equal", "share"):
+        yield Arithmetic(function), (np.round(normal(*X)), np.round(normal(*X, seed=1)))
+        yield Arithmetic(function), (np.round(normal(*X)), np.round(normal(3, 1, 1, seed=1)))
     yield Arithmetic("subtract"), (normal(2, 1, 7, 1), normal(1, 3, 1, 5))
     yield Arithmetic("divide"), (normal(4, 1), positive(1, 6, seed=1))
     yield Arithmetic("add"), (normal(2, 3, 2, 1, 2, 3), normal(3, 1, 4, 1, 1))

@@ -80,7 +80,15 @@ from ooctrain.layers.pooling import (
     MaxPool2dGrad,
 )
 from ooctrain.layers.reduction import ChannelSum, Spread, Sum
-from ooctrain.layers.regions import Clear, Embed, Insert, InsertAdd, Slice
+from ooctrain.layers.regions import (
+    Clear,
+    Embed,
+    Insert,
+    InsertAdd,
+    Slice,
+    StridedEmbed,
+    StridedSlice,
+)
 from ooctrain.layers.relu import LeakyReLU, LeakyReLUGrad, ReLU, ReLUGrad
 from ooctrain.layers.resampling import ReflectionPad2d, ReflectionPad2dGrad, Upsample, UpsampleGrad
 from ooctrain.layers.softmax import SoftmaxAlong, SoftmaxGrad
@@ -220,6 +228,8 @@ CPU = KernelTable("cpu", {
     Insert: KernelRow("layout.insert", "start"),
     InsertAdd: KernelRow("layout.insert_add", "start"),
     Clear: KernelRow("layout.clear", "start shape"),
+    StridedSlice: KernelRow("strided.strided_slice", takes.whole_call),
+    StridedEmbed: KernelRow("strided.strided_embed", takes.whole_call),
     Concat: KernelRow("layout.concat", takes.whole_call),
     Reshape: KernelRow("layout.reshape", takes.whole_call, of_reshape),
     # Losses.

@@ -1,4 +1,4 @@
-"""Functions of vectors: exp, log, log1p, sigmoid, tanh, erf.
+"""Functions of vectors: exp, expm1, log, log1p, sigmoid, tanh, erf.
 
 Arguments and results are of type `f32v` (`simd.py`). exp is 2^k * 2^f with k whole: the power of
 two is an addition to the exponent bits, the rest a polynomial. Sixteen exponentials thus cost about
@@ -32,6 +32,11 @@ from ooctrain.layers.kernels.cpu.simd.simd import (
 )
 
 ZERO, ONE, TWO = np.float32(0), np.float32(1), np.float32(2)
+HALF, INFINITY, NAN = np.float32(0.5), np.float32(np.inf), np.float32(np.nan)
+#: Numbers below the first one are subnormal, and normal times the second one.
+NORMAL, TO_NORMAL, LOG_TO_NORMAL = (
+    np.float32(2.0**-126), np.float32(2.0**25), np.float32(25 * 0.6931471805599453),
+)  # fmt: skip
 EXP_LOW, EXP_HIGH = np.float32(-87.0), np.float32(88.0)
 LOG2_E = np.float32(1.44269504088896341)
 LN2_HIGH, LN2_LOW = np.float32(-0.693359375), np.float32(2.12194440e-4)
@@ -97,6 +102,22 @@ def vexp(x):
     return vselect_gt(vsplat(EXP_LOW), x, vsplat(ZERO), value)
 
 
+@numba.njit(inline="always")
+def vexp_any(x):
+    """exp(x) of any x: as `vexp` where that is exact, else the square of exp(x / 2), which is
+    infinite or subnormal where exp(x) is; NaN stays.
+    """
+    half = _exp_within(vmin(vsplat(EXP_HIGH), vmax(vsplat(EXP_LOW), HALF * x)))
+    near = vexp(vmin(vsplat(EXP_HIGH), x))
+    return vselect_gt(vabs(x), ZERO - vsplat(EXP_LOW), half * half, near)
+
+
+@numba.njit(inline="always")
+def vexpm1(x):
+    """exp(x) - 1 for x <= 0, without losing the digits of a small x; NaN stays."""
+    return vtanh(HALF * x) * (vexp(x) + ONE)
+
+
 @intrinsic
 def vsplit(typingctx, x):
     """(mantissa in [0.5, 1), exponent) of positive normal numbers."""
@@ -130,6 +151,16 @@ def vlog(x):
     p = vfma(ZERO - vsplat(LN2_LOW), e, p * m * z)
     p = m + vfma(vsplat(MINUS_HALF), z, p)
     return vselect_eq(x, x, vfma(ZERO - vsplat(LN2_HIGH), e, p), x)
+
+
+@numba.njit(inline="always")
+def vlog_any(x):
+    """log(x) of any x: minus infinity of 0, NaN below; NaN and infinity stay."""
+    tiny, zero = vsplat(NORMAL), vsplat(ZERO)
+    larger = vselect_gt(tiny, x, x * TO_NORMAL, x)
+    value = vlog(larger) - vselect_gt(tiny, x, vsplat(LOG_TO_NORMAL), zero)
+    value = vselect_gt(x, zero, value, vselect_eq(x, zero, ZERO - vsplat(INFINITY), (x - x) / zero))
+    return vselect_eq(x, vsplat(INFINITY), x, value)
 
 
 @numba.njit(inline="always")
