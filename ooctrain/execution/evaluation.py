@@ -26,9 +26,10 @@ from ooctrain.layers.combine import Add, Concat, Scale
 from ooctrain.layers.conv2d import Conv2d
 from ooctrain.layers.conv_transpose import ConvTranspose2d
 from ooctrain.layers.dropout import Dropout
+from ooctrain.layers.extremes import Largest
 from ooctrain.layers.instance_norm import InstanceNormApply, InstanceNormStats
 from ooctrain.layers.layout import ConstantPad, Pad, Reshape
-from ooctrain.layers.linear import Linear
+from ooctrain.layers.linear import Linear, MatMul
 from ooctrain.layers.losses import ClassLoss, LabelWeight, MeanError, ValueLoss
 from ooctrain.layers.permute import Permute
 from ooctrain.layers.pooling import AdaptiveAvgPool2d, AvgPool2d, MaxPool2d
@@ -403,6 +404,8 @@ def _apart(trace: Trace, call: Call, samples: set[int]) -> bool:
             len(shape) == rank if position in read else len(shape) < rank or shape[0] == 1
             for position, shape in enumerate(shapes)
         )
+    if isinstance(op, MatMul):
+        return len(shapes[0]) == 3 or (read == [0] and op.form[0] == "n")
     if isinstance(op, EACH_IMAGE) or (isinstance(op, Op) and op.window() is not None):
         return read == [0]
     return _axis_is_kept(op, [*shapes, *(variables[v].shape for v in call.outs)])
@@ -415,7 +418,7 @@ def _axis_is_kept(op: Any, shapes: list[tuple[int, ...]]) -> bool:
         shapes: those of its inputs and outputs.
     """
     match op:
-        case Sum(axes=axes):
+        case Sum(axes=axes) | Largest(axes=axes):
             return 0 not in axes
         case SoftmaxAlong(axis=axis) | Concat(axis=axis):
             return axis != 0

@@ -6,13 +6,15 @@ axes. Read next: `draws.py`.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
-from support.draws import labels, normal, positive
+from support.draws import distinct, labels, normal, positive
 
 from ooctrain.layers.arithmetic import Arithmetic
+from ooctrain.layers.extremes import Largest, LargestGrad
 from ooctrain.layers.function import FUNCTIONS, Elementwise, ElementwiseGrad
 from ooctrain.layers.layout import ConstantPad
 from ooctrain.layers.losses import (
@@ -89,6 +91,18 @@ def axis_samples() -> Samples:
     yield Permute((2, 0, 1)), (normal(4, 3, 5),)
 
 
+def extreme_samples() -> Samples:
+    """The largest over each group of axes, with ties, with a NaN, and of many."""
+    for axes in ((), (1,), (2,), (3,), (2, 3), (1, 2, 3), (0, 1, 2, 3)):
+        yield Largest(axes), (distinct(*X),)
+        yield Largest(axes, "even"), (distinct(*X),)
+        shape = tuple(1 if axis in axes else n for axis, n in enumerate(X))
+        places = np.random.default_rng(3).integers(0, math.prod(X) // math.prod(shape), shape)
+        yield LargestGrad(axes, X), (normal(*shape), places)
+    yield Largest((1,)), (distinct(4, 70),)
+    yield Largest((0,), "even"), (distinct(70, 4),)
+
+
 def softmax_samples() -> Samples:
     """Along the last axis in memory, another one, and a long one."""
     for log in (False, True):
@@ -122,6 +136,7 @@ def pad_samples() -> Samples:
 
 
 SAMPLES = [
-    *function_samples(), *arithmetic_samples(), *axis_samples(), *softmax_samples(),
+    *function_samples(), *arithmetic_samples(), *axis_samples(), *extreme_samples(),
+    *softmax_samples(),
     *loss_samples(), *pad_samples(),
 ]  # fmt: skip

@@ -36,7 +36,7 @@ from ooctrain.layers.instance_norm import (
     InstanceNormStats,
 )
 from ooctrain.layers.layout import Pad, Reshape
-from ooctrain.layers.linear import Linear, LinearGradInput, LinearGradWeight
+from ooctrain.layers.linear import Linear, LinearGradInput, LinearGradWeight, MatMul
 from ooctrain.layers.losses import (
     ClassWeights,
     ErrorEach,
@@ -334,6 +334,12 @@ def plain_samples() -> Samples:
     yield Linear(), (normal(1, 5), normal(17, 5))
     yield LinearGradInput(), (normal(3, 4), normal(4, 5))
     yield LinearGradWeight(), (normal(3, 5), normal(3, 4))
+    for form, shapes in (
+        ("nn", ((3, 5), (5, 4))), ("nt", ((3, 5), (4, 5))), ("tn", ((5, 3), (5, 4))),
+    ):  # fmt: skip
+        yield MatMul(form), tuple(normal(*shape, seed=n) for n, shape in enumerate(shapes))
+        yield MatMul(form), tuple(normal(2, *shape, seed=n) for n, shape in enumerate(shapes))
+    yield MatMul("nt"), (normal(3, 8, 20), normal(3, 12, 20, seed=1))
     yield ChannelSum(), (normal(3, 5),)
     yield ChannelSum(), (a,)
 

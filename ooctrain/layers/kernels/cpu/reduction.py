@@ -1,4 +1,4 @@
-"""Sums over axes, and softmax along one.
+"""Sums and largest elements over axes, and softmax along one.
 
 An array is seen as (outer, rows, inner). A sum gives (outer, inner), softmax an array of the same
 size as its input. Chunks of rows follow from the shape alone. Each chunk has its own sums, added in
@@ -13,6 +13,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from ooctrain.layers.extremes import Largest, LargestGrad
+from ooctrain.layers.kernels.cpu import elementwise
 from ooctrain.layers.kernels.cpu.chunks import chunk_count, element_chunk, row_chunk
 from ooctrain.layers.kernels.cpu.runtime.kernel_jit import kernel
 from ooctrain.layers.kernels.cpu.runtime.pool import ThreadPool
@@ -30,6 +32,8 @@ ZERO, LOWEST = np.float32(0), np.float32(-np.inf)
 AT_ONCE = 16
 #: Time of softmax for an element relative to that of a copy.
 SOFTMAX_WORK = 8
+#: Neighbours whose largest elements are looked for at once: their values stay in the cache.
+NEIGHBOURS = 64
 
 
 @kernel("void(f4[::1], f4[::1], i8, i8, i8, i8, i8, i8, i8)")
@@ -106,6 +110,31 @@ def _softmax_grad(dy, y, dx, classes, width, log, lo, hi, thread):
             dx[i] = dy[i] - np.exp(y[i]) * share if log else y[i] * (dy[i] - share)
 
 
+@kernel("void(f4[::1], f4[::1], i8[::1], i8, i8, i8, i8, i8, i8)")
+def _largest(x, y, index, rows, width, blocks, lo, hi, thread):
+    """Items are (outer, block of neighbours along inner). NaN is larger than any number."""
+    for item in range(lo, hi):
+        outer, first = item // blocks, item % blocks * NEIGHBOURS
+        last, at = min(width, first + NEIGHBOURS), outer * rows * width
+        out = outer * width
+        for c in range(first, last):
+            y[out + c], index[out + c] = x[at + c], 0
+        for row in range(1, rows):
+            at += width
+            for c in range(first, last):
+                value, best = x[at + c], y[out + c]
+                if value > best or (value != value and best == best):
+                    y[out + c], index[out + c] = value, row
+
+
+@kernel("void(f4[::1], i8[::1], f4[::1], i8, i8, i8, i8, i8)")
+def _largest_grad(dy, index, dx, rows, width, lo, hi, thread):
+    """Items are (outer, inner); dx is 0."""
+    for item in range(lo, hi):
+        outer = item // width
+        dx[(outer * rows + index[item]) * width + item - outer * width] = dy[item]
+
+
 def sum_axes(pool: ThreadPool, op: Sum, ins: Arrays, outs: Arrays, workspace: Array) -> None:
     """y = factor * the sum over axes.
 
@@ -123,6 +152,23 @@ def sum_axes(pool: ThreadPool, op: Sum, ins: Arrays, outs: Arrays, workspace: Ar
     if chunks > 1 or op.factor != 1:
         numbers = width, chunks, op.factor
         pool.run(_sum_chunks, y.size, element_chunk(y.size), partials, y, *numbers)
+
+
+def largest(pool: ThreadPool, op: Largest, ins: Arrays, outs: Arrays) -> None:
+    """y and index = the largest elements over axes, and their places."""
+    outer, rows, width = op.extents(logical_shape(ins[0]))
+    blocks = chunk_count(width, NEIGHBOURS)
+    items = outer * blocks
+    chunk = row_chunk(items, rows * min(width, NEIGHBOURS))
+    pool.run(_largest, items, chunk, *ins, *outs, rows, width, blocks)
+
+
+def largest_grad(pool: ThreadPool, op: LargestGrad, ins: Arrays, outs: Arrays) -> None:
+    """dx = 0, but dy where the largest elements were."""
+    elementwise.fill(pool, outs[0], 0.0)
+    _, rows, width = op.extents(op.shape)
+    chunk = element_chunk(ins[0].size)
+    pool.run(_largest_grad, ins[0].size, chunk, *ins, *outs, rows, width)
 
 
 def softmax(pool: ThreadPool, op: SoftmaxAlong, ins: Arrays, outs: Arrays) -> None:
