@@ -14,17 +14,19 @@ import operator
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from numbers import Integral, Real
 from types import EllipsisType, MappingProxyType
-from typing import TYPE_CHECKING, Any, NoReturn, Self
+from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn, Self
 
 import numpy as np
 
 from ooctrain.errors import ConfigError, ShapeError
-from ooctrain.layers.arithmetic import Arithmetic, Arithmetics
+from ooctrain.layers.arithmetic import Arithmetic, Arithmetics, common_shape
 from ooctrain.layers.combine import Add, Concat, Constant, Scale
+from ooctrain.layers.extremes import Largest
 from ooctrain.layers.function import Elementwise
 from ooctrain.layers.layout import Reshape
+from ooctrain.layers.linear import MatMul
 from ooctrain.layers.permute import Permute
-from ooctrain.layers.reduction import Spread, sum_over
+from ooctrain.layers.reduction import Spread, groups_of_axes, sum_over
 from ooctrain.layers.regions import Slice, StridedSlice
 from ooctrain.step.op import Op
 
@@ -33,6 +35,8 @@ Key = slice | int | EllipsisType | None
 
 
 _OWN_OP = "write an oc.Op"
+#: Of float32: what infinities are taken for.
+_LARGEST = float(np.finfo(np.float32).max)
 _OF_VALUES = "of x.numpy(), which has no gradient"
 
 
@@ -46,6 +50,13 @@ def _refused(symbol: str, instead: str) -> Callable[..., NoReturn]:
         )  # fmt: skip
 
     return method
+
+
+class Extremes(NamedTuple):
+    """What `max` and `min` give along an axis."""
+
+    values: Any
+    indices: Any
 
 
 class Algebra:
@@ -63,11 +74,17 @@ class Algebra:
 
         def numpy(self) -> np.ndarray: ...
 
+        def detach(self) -> Self: ...
+
         def __len__(self) -> int: ...
+
+    def _outputs(self, op: Op, *ins: Any) -> tuple[Self, ...]:
+        """Records one call; returns its outputs."""
+        raise TypeError(f"{type(self).__name__} records no calls")
 
     def _apply(self, op: Op, *ins: Any) -> Self:
         """Records one call; returns its first output."""
-        raise TypeError(f"{type(self).__name__} records no calls")
+        return self._outputs(op, *ins)[0]
 
     # Shapes
 
@@ -238,6 +255,211 @@ class Algebra:
             return result
         return result.reshape(tuple(n for a, n in enumerate(self.shape) if a not in axes))
 
+    def amax(self, dim: Dims = None, keepdim: bool = False) -> Self:
+        """The largest element over the axes `dim`; equal ones share its gradient evenly.
+
+        Args:
+            keepdim: these axes stay, with extent 1.
+        """
+        axes, x = axes_of(dim, len(self.shape)), self
+        if len(groups_of_axes(self.shape, axes)) > 1:  # not side by side in memory
+            rest = [axis for axis in range(len(self.shape)) if axis not in axes]
+            x = self.permute([*rest, *axes]).reshape([*(self.shape[a] for a in rest), -1])
+            found = self._apply(Largest((len(rest),), "even"), x)
+        else:
+            found = self._apply(Largest(axes, "even"), x)
+        kept = tuple(1 if a in axes else n for a, n in enumerate(self.shape))
+        wanted = kept if keepdim else tuple(n for a, n in enumerate(self.shape) if a not in axes)
+        return found if found.shape == wanted else found.reshape(wanted)
+
+    def amin(self, dim: Dims = None, keepdim: bool = False) -> Self:
+        """The smallest element over the axes `dim`, as `amax`."""
+        return -(-self).amax(dim, keepdim)
+
+    def max(self, dim: Any = None, keepdim: bool = False) -> Any:
+        """The largest of all elements; along one axis (values, indices), where the first of equal
+        ones has the gradient; or, with another tensor, `maximum`.
+        """
+        if isinstance(dim, Algebra):
+            return self.maximum(dim)
+        if dim is None:
+            return self.amax()
+        (axis,) = axes_of(dim, len(self.shape))
+        values, indices = self._outputs(Largest((axis,)), self)
+        if keepdim:
+            return Extremes(values, indices)
+        rest = tuple(n for a, n in enumerate(self.shape) if a != axis)
+        return Extremes(values.reshape(rest), indices.reshape(rest))
+
+    def min(self, dim: Any = None, keepdim: bool = False) -> Any:
+        """The smallest, as `max`."""
+        if isinstance(dim, Algebra):
+            return self.minimum(dim)
+        if dim is None:
+            return self.amin()
+        values, indices = (-self).max(dim, keepdim)
+        return Extremes(-values, indices)
+
+    def var(
+        self, dim: Any = None, unbiased: bool = True, keepdim: bool = False,
+        *, correction: float | None = None,
+    ) -> Self:  # fmt: skip
+        """The variance over the axes `dim`; None: over all of them.
+
+        Args:
+            unbiased: whether the sum of squares is divided by one less than their number.
+            correction: by how much less, in place of that.
+            keepdim: these axes stay, with extent 1.
+
+        Raises:
+            ShapeError: there are not more numbers than the correction.
+        """
+        if isinstance(dim, bool):
+            dim, unbiased = None, dim
+        less = float(unbiased) if correction is None else correction
+        count = math.prod(self.shape[axis] for axis in axes_of(dim, len(self.shape)))
+        if count <= less:
+            raise ShapeError(f"a variance of {count} numbers with a correction of {less}")
+        away = self - self.mean(dim, keepdim=True)
+        return (away * away).sum(dim, keepdim) / (count - less)
+
+    def std(
+        self, dim: Any = None, unbiased: bool = True, keepdim: bool = False,
+        *, correction: float | None = None,
+    ) -> Self:  # fmt: skip
+        """The standard deviation, as `var`; its gradient where it is 0 is 0."""
+        variance = self.var(dim, unbiased, keepdim, correction=correction)
+        return variance._apply(Elementwise("length"), variance)
+
+    def norm(self, p: float | str | None = "fro", dim: Dims = None, keepdim: bool = False) -> Self:
+        """The p-norm of the elements over the axes `dim`; its gradient where it is 0 is 0.
+
+        Args:
+            p: a number above 0, or infinity; "fro" and None: 2.
+
+        Raises:
+            ConfigError: another one.
+        """
+        if p in (2, "fro", None):
+            squares = (self * self).sum(dim, keepdim)
+            return squares._apply(Elementwise("length"), squares)
+        if not isinstance(p, Real) or not p > 0:
+            raise ConfigError(f"norm: {p!r} is not a number above 0", code="OOC-106")
+        if p == math.inf:
+            return self.abs().amax(dim, keepdim)
+        if p == 1:
+            return self.abs().sum(dim, keepdim)
+        return (self.abs() ** float(p)).sum(dim, keepdim) ** (1 / float(p))
+
+    def logsumexp(self, dim: Dims, keepdim: bool = False) -> Self:
+        """log(sum(exp(x))) over the axes `dim`."""
+        top = self.amax(dim, keepdim=True).detach().clamp(-_LARGEST, _LARGEST)
+        result = (self - top).exp().sum(dim, keepdim=True).log() + top
+        axes = axes_of(dim, len(self.shape))
+        rest = tuple(n for axis, n in enumerate(self.shape) if axis not in axes)
+        return result if keepdim else result.reshape(rest)
+
+    # Products of matrices
+
+    def matmul(self, other: Self) -> Self:
+        """The product of matrices along the last two axes, as `x @ y`; the axes before these are
+        repeated to fit. A tensor of one axis is a row on the left and a column on the right.
+
+        Raises:
+            ShapeError: columns and rows, or the other axes, do not fit; a number.
+        """
+        if not isinstance(other, Algebra) or not (self.shape and other.shape):
+            raise ShapeError("a product of matrices is of two tensors with axes")
+        if len(self.shape) == 1:
+            return self.unsqueeze(0).matmul(other).squeeze(-2 if len(other.shape) > 1 else 0)
+        if len(other.shape) == 1:
+            return self.matmul(other.unsqueeze(1)).squeeze(-1)
+        if len(other.shape) == 2:
+            rows = self if len(self.shape) == 2 else self.reshape((-1, self.shape[-1]))
+            return self._apply(MatMul(), rows, other).reshape((*self.shape[:-1], other.shape[1]))
+        outer = common_shape(self.shape[:-2], other.shape[:-2])
+        if outer is None:
+            raise ShapeError(f"matmul: shapes {self.shape} and {other.shape} do not fit")
+        pairs = [
+            x.expand((*outer, *x.shape[-2:])).reshape((math.prod(outer), *x.shape[-2:]))
+            for x in (self, other)
+        ]
+        return self._apply(MatMul(), *pairs).reshape((*outer, self.shape[-2], other.shape[-1]))
+
+    __matmul__ = matmul
+
+    def mm(self, mat2: Self) -> Self:
+        """The product of two matrices. Raises ShapeError: not of two."""
+        return self._product(mat2, 2)
+
+    def bmm(self, mat2: Self) -> Self:
+        """Products of equally many matrices, (B, M, K) and (B, K, N). Raises ShapeError: others."""
+        return self._product(mat2, 3)
+
+    def _product(self, other: Self, axes: int) -> Self:
+        if len(self.shape) != axes or len(other.shape) != axes:
+            raise ShapeError(f"shapes {self.shape} and {other.shape} are not of {axes} axes each")
+        return self._apply(MatMul(), self, other)
+
+    # Two tensors, compared
+
+    def maximum(self, other: Self) -> Self:
+        """The larger of two elements; equal ones have half of the gradient each."""
+        return self._with("maximum", other)
+
+    def minimum(self, other: Self) -> Self:
+        """The smaller of two elements, as `maximum`."""
+        return self._with("minimum", other)
+
+    def gt(self, other: Any) -> Self:
+        """1.0 where this is larger, else 0.0; without a gradient. For `where`."""
+        return self._test("greater", self, other)
+
+    def ge(self, other: Any) -> Self:
+        """1.0 where this is larger or equal, else 0.0; as `gt`."""
+        return self._test("greater_equal", self, other)
+
+    def lt(self, other: Any) -> Self:
+        """1.0 where this is smaller, else 0.0; as `gt`."""
+        return self._test("greater", other, self)
+
+    def le(self, other: Any) -> Self:
+        """1.0 where this is smaller or equal, else 0.0; as `gt`."""
+        return self._test("greater_equal", other, self)
+
+    def eq(self, other: Any) -> Self:
+        """1.0 where both are equal, else 0.0; as `gt`."""
+        return self._test("equal", self, other)
+
+    def ne(self, other: Any) -> Self:
+        """1.0 where they differ, else 0.0; as `gt`."""
+        return 1.0 - self.eq(other)
+
+    def _test(self, function: Arithmetics, a: Any, b: Any) -> Self:
+        one, two = (
+            x if isinstance(x, Algebra) else self._apply(Constant(_number(x), ())) for x in (a, b)
+        )
+        return self._apply(Arithmetic(function), one, two)
+
+    def where(self, condition: Self, other: Any) -> Self:
+        """This where `condition` is not 0, else `other`, a tensor or a number.
+
+        Args:
+            condition: float32, such as `x.gt(0)`; it is repeated to fit, and has no gradient.
+        """
+        other = other if isinstance(other, Algebra) else self._apply(Constant(_number(other), ()))
+        kept, dropped = self._with("keep", condition), Arithmetic("drop")
+        return kept + self._apply(dropped, other, condition)
+
+    def masked_fill(self, mask: Self, value: float) -> Self:
+        """`value` where `mask` is not 0."""
+        kept = self._with("drop", mask)
+        if not _number(value):
+            return kept
+        return kept + self._apply(
+            Arithmetic("keep"), self._apply(Constant(_number(value), ())), mask
+        )
+
     # Elements
 
     def clamp(
@@ -381,7 +603,7 @@ class Algebra:
     __floordiv__ = __rfloordiv__ = _refused("//", f"np.floor_divide {_OF_VALUES}")
     __mod__ = __rmod__ = _refused("%", f"np.mod {_OF_VALUES}")
     __divmod__ = __rdivmod__ = _refused("divmod", f"np.divmod {_OF_VALUES}")
-    __matmul__ = __rmatmul__ = _refused("@", "functional.linear(x, y.transpose(0, 1)) is x @ y")
+    __rmatmul__ = _refused("array @ x", "oc.tensor(array) @ x")
     __invert__ = _refused("~", f"np.logical_not {_OF_VALUES}")
     __and__ = __rand__ = _refused("&", f"np.logical_and {_OF_VALUES}")
     __or__ = __ror__ = _refused("|", f"np.logical_or {_OF_VALUES}")

@@ -22,11 +22,18 @@ from ooctrain.functional.conv import IntOrPair, finite, pair, sides
 from ooctrain.functional.pointwise import cat
 from ooctrain.layers.arithmetic import BytesToFloat
 from ooctrain.layers.combine import Constant
+from ooctrain.layers.extremes import Largest
 from ooctrain.layers.layout import ConstantPad, Pad
-from ooctrain.layers.pooling import AdaptiveAvgPool2d, AvgPool2d, MaxPool2d, PoolGeometry
+from ooctrain.layers.pooling import (
+    MOST_CELLS,
+    AdaptiveAvgPool2d,
+    AvgPool2d,
+    MaxPool2d,
+    PoolGeometry,
+)
 from ooctrain.layers.regions import Embed
 from ooctrain.layers.resampling import ReflectionPad2d, Upsample
-from ooctrain.step.op import Sides
+from ooctrain.step.op import Pair, Sides
 
 #: One number, or one for each channel.
 Each = float | Sequence[float] | np.ndarray
@@ -211,10 +218,37 @@ def adaptive_avg_pool2d(input: Tensor, output_size: int | Sequence[int | None] |
     Args:
         output_size: (OH, OW), or one number for both; None: as in the input.
     """
+    return call(AdaptiveAvgPool2d(_adaptive_size(input, output_size)), input)
+
+
+def _adaptive_size(input: Tensor, output_size: int | Sequence[int | None] | None) -> Pair:
     asked = output_size if isinstance(output_size, Sequence) else (output_size, output_size)
     own = input.shape[-len(asked) :]
     size = [mine if wanted is None else wanted for wanted, mine in zip(asked, own, strict=True)]
-    return call(AdaptiveAvgPool2d(pair(size)), input)
+    return pair(size)
+
+
+def adaptive_max_pool2d(input: Tensor, output_size: int | Sequence[int | None] | None) -> Tensor:
+    """Maxima over the windows of `adaptive_avg_pool2d`; the first of equal ones counts."""
+    size = _adaptive_size(input, output_size)
+    if input.ndim != 4 or min(size) < 1:
+        raise ShapeError(
+            f"adaptive_max_pool2d wants (N, C, H, W) and a size, not {size}",
+            numbers=f"got {input.shape}",
+        )
+    if size == (1, 1):
+        return call(Largest((2, 3)), input)
+    kernel = tuple(n // out for n, out in zip(input.shape[2:], size, strict=True))
+    whole = all(k * out == n for k, out, n in zip(kernel, size, input.shape[2:], strict=True))
+    if whole and math.prod(kernel) <= MOST_CELLS:
+        return max_pool2d(input, kernel)
+    # In each row the first of its columns, and then the first of the rows.
+    for axis, out in ((3, size[1]), (2, size[0])):
+        extent = input.shape[axis]
+        spans = [(o * extent // out, -(-(o + 1) * extent // out)) for o in range(out)]
+        parts = [input.narrow(axis, first, end - first) for first, end in spans]
+        input = cat([call(Largest((axis,)), part) for part in parts], axis)
+    return input
 
 
 def pad(

@@ -116,6 +116,29 @@ def concat(tensors: Sequence[Tensor], dim: int = 0) -> Tensor:
 cat = concat
 
 
+def maximum(input: Tensor, other: Tensor) -> Tensor:
+    """The larger of two elements; equal ones have half of the gradient each."""
+    return input.maximum(other)
+
+
+def minimum(input: Tensor, other: Tensor) -> Tensor:
+    """The smaller of two elements; equal ones have half of the gradient each."""
+    return input.minimum(other)
+
+
+def where(condition: Tensor, input: Tensor | float, other: Tensor | float) -> Tensor:
+    """input where the condition is not 0, else other; shapes are repeated to fit.
+
+    Args:
+        condition: float32, such as `x.gt(0)`; a mask that is always the same is a buffer of the
+            model. It has no gradient.
+        input, other: tensors or numbers.
+    """
+    if not isinstance(input, Tensor):
+        input = call(Constant(float(input), ()))
+    return input.where(condition, other)
+
+
 def stack(tensors: Sequence[Tensor], dim: int = 0) -> Tensor:
     """Tensors of one shape one after the other along a new axis `dim`.
 

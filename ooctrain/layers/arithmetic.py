@@ -25,6 +25,7 @@ Arithmetics = Literal[
     "add", "subtract", "multiply", "divide", "maximum", "minimum", "keep", "drop", "greater",
     "greater_equal", "equal", "share",
 ]  # fmt: skip
+COMPARISONS = ("greater", "greater_equal", "equal", "share")
 #: Where NumPy has a function of the name, it is that one. `keep` is a where b is not 0, and `drop`
 #: where it is; `share` is how much of the gradient of the larger one a has.
 VALUES: Mapping[Arithmetics, Callable[[Any, Any], Any]] = {
@@ -53,6 +54,11 @@ class Arithmetic(Op):
         """Whether its gradients grow without bound: near b = 0 those of a / b do."""
         return self.function == "divide"
 
+    @property
+    def has_gradient(self) -> bool:
+        """Whether it is more than a comparison."""
+        return self.function not in COMPARISONS
+
     def infer(self, a: Spec, b: Spec) -> tuple[Spec, ...]:
         require_float(self, a, b)
         shape = common_shape(a.shape, b.shape)
@@ -80,8 +86,6 @@ class Arithmetic(Op):
                 return _share_sum(tape, dy, b, a, a), _share_sum(tape, dy, a, b, b)
             case "keep" | "drop":
                 return _product_sum(tape, self.function, dy, b, a), None
-            case "greater" | "greater_equal" | "equal" | "share":
-                return None, None
         # d(a / b) = da / b - db y / b
         da = _product_sum(tape, "divide", dy, b, a)
         share = tape.gradient(Arithmetic("divide"), (outs[0], b), of=b)

@@ -125,6 +125,27 @@ class AdaptiveAvgPool2d(Module):
         return f"output_size={self.output_size}"
 
 
+class AdaptiveMaxPool2d(AdaptiveAvgPool2d):
+    """Maxima over the windows of `AdaptiveAvgPool2d`."""
+
+    def forward(self, input: Tensor) -> Tensor:
+        return F.adaptive_max_pool2d(input, self.output_size)
+
+
+class LocalResponseNorm(Module):
+    """Each value by those of neighbouring channels; see `functional.local_response_norm`."""
+
+    def __init__(self, size: int, alpha: float = 1e-4, beta: float = 0.75, k: float = 1.0):
+        super().__init__()
+        self.size, self.alpha, self.beta, self.k = size, alpha, beta, k
+
+    def forward(self, input: Tensor) -> Tensor:
+        return F.local_response_norm(input, self.size, self.alpha, self.beta, self.k)
+
+    def extra_repr(self) -> str:
+        return f"{self.size}, alpha={self.alpha}, beta={self.beta}, k={self.k}"
+
+
 class ZeroPad2d(Module):
     """Zero padding by an int, or by (left, right, top, bottom)."""
 

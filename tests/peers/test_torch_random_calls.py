@@ -20,7 +20,10 @@ CALLS = 60
 #: Of the largest value.
 ROUNDING = 3e-5
 #: Of our functional, what torch has at its top.
-OF_TORCH = ("cat", "flatten", "stack", "split", "chunk", "channel_shuffle")
+OF_TORCH = (
+    "cat", "flatten", "stack", "split", "chunk", "channel_shuffle", "matmul", "bmm", "maximum",
+    "minimum",
+)  # fmt: skip
 OURS = SimpleNamespace(
     **{name: getattr(functional, name) for name in functional.__all__}, tensor=oc.tensor
 )
@@ -293,6 +296,119 @@ def channels_shuffled(d):
     return (lambda t, x: t.channel_shuffle(x, g)), [d.array(d.n, d.c * g, d.h, d.w)]
 
 
+def in_steps(d, *shape):
+    """Few different numbers, so that some are equal."""
+    return np.round(d.array(*shape) * 2) / 2
+
+
+def compared(name):
+    def draw(d):
+        shapes = [d.image, d.repeated(d.image)]
+        shapes = shapes[::-1] if d.whole(0, 1) else shapes
+        return (lambda t, x, y: getattr(t, name)(x, y)), [in_steps(d, *shape) for shape in shapes]
+
+    return draw
+
+
+def chosen(d):
+    how, number = d.one_of("gt", "ge", "lt", "le", "eq", "ne"), d.one_of(0, 0.5)
+
+    def function(t, x, y, z):
+        mask = getattr(z, how)(number)
+        mask = mask if t is OURS else mask.double()
+        if t is OURS:
+            return t.where(mask, x, y) * x.where(mask, 2.0) + y.masked_fill(mask, -1.0) + z
+        on = mask > 0
+        two = torch.tensor(2.0).double()
+        return torch.where(on, x, y) * x.where(on, two) + y.masked_fill(on, -1.0) + z
+
+    return function, [d.array(*d.image), d.array(*d.image), in_steps(d, *d.repeated(d.image))]
+
+
+def extreme(name):
+    def draw(d):
+        dim, keep = d.one_of(0, 1, -1, (2, 3), (0, 2, 3), (0, -1), (1, 2)), bool(d.whole(0, 1))
+        return (lambda t, x: getattr(x, name)(dim, keep)), [in_steps(d, *d.image)]
+
+    return draw
+
+
+def extreme_along(name):
+    def draw(d):
+        dim, keep = d.whole(-4, 3), bool(d.whole(0, 1))
+
+        def function(t, x):
+            values, indices = getattr(x, name)(dim, keep)
+            weight = indices.numpy() if t is OURS else indices.detach().numpy()
+            return values * t.tensor(weight.astype(np.float32)) + getattr(x, name)()
+
+        return function, [d.array(*d.image)]
+
+    return draw
+
+
+def spread_of(name):
+    def draw(d):
+        dim, keep = d.one_of(1, -1, (2, 3), (0, 2, 3), (0, -1), (1, 2)), bool(d.whole(0, 1))
+        correction, image = d.one_of(0, 0.5), (d.n + 1, d.c + 1, d.h, d.w)
+        return (lambda t, x: getattr(x, name)(dim, correction=correction, keepdim=keep)
+                + getattr(x, name)(unbiased=False)), [d.array(*image)]  # fmt: skip
+
+    return draw
+
+
+def length(d):
+    p, dim = d.one_of(1, 2, 3, "fro", float("inf")), d.one_of(1, -1, (2, 3), (0, 2))
+    if p == "fro":
+        return (lambda t, x: x.norm("fro", dim, True)), [d.array(*d.image) * d.whole(0, 3)]
+    return (lambda t, x: t.normalize(x, p, dim)), [d.array(*d.image)]
+
+
+def log_of_sum(d):
+    dim, keep = d.one_of(1, -1, (2, 3), (0, 2, 3)), bool(d.whole(0, 1))
+    return (lambda t, x: x.logsumexp(dim, keep)), [30 * d.array(*d.image)]
+
+
+def adaptive_max(d):
+    size = d.one_of(d.whole(1, 9), (d.whole(1, 9), d.whole(1, 9)), (None, 1), (d.h, 1))
+    return (lambda t, x: t.adaptive_max_pool2d(x, size)), [d.array(*d.image)]
+
+
+def channels_beside(d):
+    size, numbers = d.whole(1, 5), d.one_of((), (0.5, 0.75, 2.0), (0.1, 1.3))
+    return (lambda t, x: t.local_response_norm(x, size, *numbers)), [3 * d.array(*d.image)]
+
+
+def product(d):
+    m, k, n = d.whole(1, 9), d.whole(1, 9), d.whole(1, 9)
+    outer = d.one_of((), (d.n,), (d.n, d.c))
+    left = d.one_of((*outer, m, k), (*d.repeated(outer), m, k), (m, k), (k,))
+    right = d.one_of((*outer, k, n), (*d.repeated(outer), k, n), (k, n), (k,))
+    return (lambda t, x, y: x @ y + t.matmul(x, y)), [d.array(*left), d.array(*right)]
+
+
+def products(d):
+    b, m, k, n = (d.whole(1, 9) for _ in range(4))
+    return (lambda t, x, y: t.bmm(x, y) + x.bmm(y)), [d.array(b, m, k), d.array(b, k, n)]
+
+
+def attention(d):
+    outer, a, b, e = d.one_of((), (d.n,), (d.n, d.c)), d.whole(1, 9), d.whole(1, 9), d.whole(1, 9)
+    causal, scale = bool(d.whole(0, 1)), d.one_of(None, 0.7)
+    mask = None if causal else d.one_of(None, d.array(a, b))
+
+    def function(t, q, k, v):
+        own = None if mask is None else t.tensor(mask)
+        return t.scaled_dot_product_attention(q, k, v, own, is_causal=causal, scale=scale)
+
+    return function, [d.array(*outer, a, e), d.array(*outer, b, e), d.array(*outer, b, 3)]
+
+
+def linear_of_many(d):
+    k, x = d.whole(1, 9), d.one_of(d.array(d.n, d.c, d.w), d.array(*d.image), d.array(d.w))
+    return (lambda t, x, w, b: t.linear(x, w, b)), [x, d.array(k, d.w), d.array(k)]
+
+
 def stacked(d):
     axis, shape = d.whole(-4, 3), (d.n, d.c, d.h)
     return (lambda t, *xs: t.stack(xs, axis)), [d.array(*shape) for _ in range(d.whole(1, 3))]
@@ -428,6 +544,23 @@ FUNCTIONS = {
     "pad replicate": padded("replicate", 3),
     "pad circular": padded("circular", 2),
     "pad of any axes": framed,
+    "maximum": compared("maximum"),
+    "minimum": compared("minimum"),
+    "where": chosen,
+    "amax": extreme("amax"),
+    "amin": extreme("amin"),
+    "max": extreme_along("max"),
+    "min": extreme_along("min"),
+    "var": spread_of("var"),
+    "std": spread_of("std"),
+    "norm": length,
+    "logsumexp": log_of_sum,
+    "adaptive_max_pool2d": adaptive_max,
+    "local_response_norm": channels_beside,
+    "matmul": product,
+    "bmm": products,
+    "scaled_dot_product_attention": attention,
+    "linear of many rows": linear_of_many,
     "group_norm": group_norm,
     "layer_norm": layer_norm,
     "nll_loss": of_classes("nll_loss"),

@@ -2,9 +2,9 @@
 
 An array is seen as (outer, rows, inner); sums are (outer, inner), and softmax keeps the shape. A
 sum is that of `columns.py` for each of the `outer` arrays, cut by shapes alone. Few rows are
-summed by one thread for each result. A softmax takes a warp for each row, as cross-entropy does, and
-so does a largest element of neighbours; of others each has a thread.
-Read next: `losses.py`, `../cpu/reduction.py`.
+summed by one thread for each result. A softmax takes a warp for each row, as cross-entropy does,
+and so does a largest element of neighbours; each of others has a thread. Read next: `losses.py`,
+`../cpu/reduction.py`.
 """
 
 from __future__ import annotations
