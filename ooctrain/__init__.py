@@ -60,7 +60,22 @@ _NAMES = {
         "zeros",
         "zeros_like",
     ),
-    "functional": ("cat", "concat", "flatten", "relu", "sigmoid", "softmax", "tanh"),
+    "functional": (
+        "bmm",
+        "cat",
+        "chunk",
+        "concat",
+        "flatten",
+        "matmul",
+        "maximum",
+        "minimum",
+        "relu",
+        "sigmoid",
+        "softmax",
+        "stack",
+        "tanh",
+        "where",
+    ),
     "engine.own_op": ("Op",),
     "errors": ("Infeasible", "OoctrainError", "ScheduleError"),
     "execution.placement": ("allocation_log",),
@@ -145,13 +160,20 @@ if TYPE_CHECKING:  # "x as x" is how a type checker knows that a name is public
     from ooctrain.errors import ScheduleError as ScheduleError
     from ooctrain.execution.placement import allocation_log as allocation_log
     from ooctrain.execution.planners import planners as planners
+    from ooctrain.functional import bmm as bmm
     from ooctrain.functional import cat as cat
+    from ooctrain.functional import chunk as chunk
     from ooctrain.functional import concat as concat
     from ooctrain.functional import flatten as flatten
+    from ooctrain.functional import matmul as matmul
+    from ooctrain.functional import maximum as maximum
+    from ooctrain.functional import minimum as minimum
     from ooctrain.functional import relu as relu
     from ooctrain.functional import sigmoid as sigmoid
     from ooctrain.functional import softmax as softmax
+    from ooctrain.functional import stack as stack
     from ooctrain.functional import tanh as tanh
+    from ooctrain.functional import where as where
     from ooctrain.report import pictures as pictures
     from ooctrain.rewrite import apply_rewrites as apply_rewrites
     from ooctrain.rewrite import rewrites as rewrites

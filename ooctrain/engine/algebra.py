@@ -369,7 +369,9 @@ class Algebra:
             ShapeError: columns and rows, or the other axes, do not fit; a number.
         """
         if not isinstance(other, Algebra) or not (self.shape and other.shape):
-            raise ShapeError("a product of matrices is of two tensors with axes")
+            raise ShapeError(
+                "a product of matrices is of two tensors with axes", fix="x * y; oc.tensor(array)"
+            )
         if len(self.shape) == 1:
             return self.unsqueeze(0).matmul(other).squeeze(-2 if len(other.shape) > 1 else 0)
         if len(other.shape) == 1:

@@ -10,7 +10,7 @@ from ooctrain.engine.algebra import axes_of
 from ooctrain.engine.tensor import Tensor, call
 from ooctrain.errors import ConfigError, ShapeError
 from ooctrain.functional.conv import finite
-from ooctrain.layers.function import Elementwise, Sigmoid, Tanh
+from ooctrain.layers.function import LINEAR_FROM, Elementwise, Sigmoid, Tanh
 from ooctrain.layers.relu import ReLU
 from ooctrain.layers.softmax import SoftmaxAlong
 
@@ -87,7 +87,8 @@ def softplus(input: Tensor, beta: float = 1.0, threshold: float = 20.0) -> Tenso
     """
     if not beta:
         raise ConfigError("softplus: beta is not 0", code="OOC-106")
-    op = Elementwise("softplus", finite(threshold, "threshold"))
+    until = finite(threshold, "threshold")
+    op = Elementwise("softplus_until", until) if until < LINEAR_FROM else Elementwise("softplus")
     return call(op, input) if beta == 1 else call(op, input * beta) / beta
 
 

@@ -271,23 +271,24 @@ def pad(
             axis.
         ShapeError: no images, a negative side, or more to mirror or repeat than the image has.
     """
-    if not isinstance(mode, str) or mode not in _PADDINGS:
-        raise ConfigError(
-            f"pad: mode {mode!r} is neither {' nor '.join(map(repr, _PADDINGS))}", code="OOC-106"
-        )
+    if mode != "constant" and mode not in _PADDINGS:
+        known = " nor ".join(map(repr, ("constant", *_PADDINGS)))
+        raise ConfigError(f"pad: mode {mode!r} is neither {known}", code="OOC-106")
     if value is not None and mode != "constant":
         raise ConfigError(f"pad: mode {mode!r} takes no value", code="OOC-106")
-    if mode != "constant" or (len(pad) == 4 and input.ndim == 4 and min(pad) >= 0):
-        four = sides(pad)
-        if value:
-            return call(ConstantPad(four, finite(value, "value")), input)
-        return _PADDINGS[mode](four, input)
-    numbers = [int(n) for n in pad if isinstance(n, Integral)]
-    if len(numbers) != len(pad) or len(pad) % 2 or len(pad) > 2 * input.ndim:
+    if mode != "constant":
+        return _PADDINGS[mode](sides(pad), input)
+    numbers = [int(n) for n in pad if isinstance(n, Integral)] if isinstance(pad, Sequence) else []
+    if not numbers or len(numbers) != len(pad) or len(pad) % 2 or len(pad) > 2 * input.ndim:
         raise ConfigError(
             f"pad wants two whole numbers for each axis, got {pad!r}", code="OOC-106",
             fix="(left, right, top, bottom) for images",
         )  # fmt: skip
+    if len(pad) == 4 and input.ndim == 4 and min(numbers) >= 0:
+        four = sides(pad)
+        if value:
+            return call(ConstantPad(four, finite(value, "value")), input)
+        return call(Pad(four), input)
     pairs = [(numbers[i], numbers[i + 1]) for i in range(0, len(numbers), 2)]
     return _framed(input, [*[(0, 0)] * (input.ndim - len(pairs)), *reversed(pairs)], value or 0.0)
 
@@ -420,7 +421,6 @@ def _pool_geometry(
 
 #: {mode: (sides, images) -> images}
 _PADDINGS: Mapping[str, Callable[[Sides, Tensor], Tensor]] = {
-    "constant": lambda sides, input: call(Pad(sides), input),
     "reflect": lambda sides, input: call(ReflectionPad2d(sides), input),
     "replicate": _continued, "circular": _repeated,
 }  # fmt: skip

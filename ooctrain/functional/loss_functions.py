@@ -12,7 +12,7 @@ import numpy as np
 
 from ooctrain.engine.tensor import Tensor, call, current_tape
 from ooctrain.errors import ConfigError
-from ooctrain.layers.function import LINEAR_FROM, Elementwise
+from ooctrain.layers.function import Elementwise
 from ooctrain.layers.losses import (
     ClassWeights,
     ErrorEach,
@@ -143,7 +143,7 @@ def binary_cross_entropy_with_logits(
     _check_reduction("binary_cross_entropy_with_logits", reduction)
     each = call(ValueLoss("binary_cross_entropy", reduction=reduction), input, target)
     if pos_weight is not None:
-        more = target * call(Elementwise("softplus", LINEAR_FROM), -input)
+        more = target * call(Elementwise("softplus"), -input)
         each = each + more * (_fixed(pos_weight) - 1.0)
     if weight is not None:
         each = each * _fixed(weight)

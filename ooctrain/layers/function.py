@@ -173,8 +173,9 @@ FUNCTIONS: Mapping[str, Function] = {
     "relu6": Function(
         lambda x, p: np.clip(x, 0, 6), lambda x, p: np.where((x > 0) & (x < 6), 1, 0)
     ),
-    # x itself beyond p
-    "softplus": Function(
+    "softplus": Function(lambda x, p: softplus(x), lambda x, p: sigmoid(x), 2 * EXP_FLOPS),
+    # the same, but x itself beyond p
+    "softplus_until": Function(
         lambda x, p: np.where(x > p, x, softplus(x)),
         lambda x, p: np.where(x > p, 1, sigmoid(x)), 2 * EXP_FLOPS,
     ),

@@ -62,12 +62,13 @@ WORK = 4
 POWER_WORK = 40
 GELU, GELU_TANH, SILU, HARDSWISH, HARDSIGMOID, RELU6, SOFTPLUS, AT_LEAST, AT_MOST = range(9)
 LOG_SIGMOID, MISH, ELU, CELU, SELU_OF, EXP, LOG, ERF, ABS, SQRT, LENGTH, ABOVE, BELOW = range(9, 22)
+SOFTPLUS_UNTIL = 22
 NUMBERS: Mapping[str, int] = {
     "gelu": GELU, "gelu_tanh": GELU_TANH, "silu": SILU, "hardswish": HARDSWISH,
     "hardsigmoid": HARDSIGMOID, "relu6": RELU6, "softplus": SOFTPLUS, "at_least": AT_LEAST,
     "at_most": AT_MOST, "log_sigmoid": LOG_SIGMOID, "mish": MISH, "elu": ELU, "celu": CELU,
     "selu": SELU_OF, "exp": EXP, "log": LOG, "erf": ERF, "abs": ABS, "sqrt": SQRT,
-    "length": LENGTH, "above": ABOVE, "below": BELOW,
+    "length": LENGTH, "above": ABOVE, "below": BELOW, "softplus_until": SOFTPLUS_UNTIL,
 }  # fmt: skip
 BINARY_CROSS_ENTROPY, SMOOTH_L1, SOFT_LABELS = range(3)
 LOSS_NUMBERS: Mapping[str, int] = {
@@ -112,6 +113,8 @@ def _function(x, y, which, p, lo, hi, thread):
         elif which == RELU6:
             v = vmin(vsplat(SIX), vmax(zero, v))
         elif which == SOFTPLUS:
+            v = _softplus(v)
+        elif which == SOFTPLUS_UNTIL:
             v = vselect_gt(v, parameter, v, _softplus(v))
         elif which == LOG_SIGMOID:
             v = ZERO - _softplus(ZERO - v)
@@ -166,6 +169,8 @@ def _function_grad(dy, x, dx, which, p, lo, hi, thread):
         elif which == RELU6:
             v = vselect_gt(v, zero, vselect_gt(six, v, one, zero), zero)
         elif which == SOFTPLUS:
+            v = vsigmoid(v)
+        elif which == SOFTPLUS_UNTIL:
             v = vselect_gt(v, parameter, one, vsigmoid(v))
         elif which == LOG_SIGMOID:
             v = vsigmoid(ZERO - v)

@@ -242,13 +242,25 @@ def below_slope(dy, x, p):
 
 @device
 def softplus(x, p):
-    """log(1 + exp(x)); x beyond p."""
+    """log(1 + exp(x))."""
+    return at_least(x, ZERO) + math.log1p(math.exp(-abs(x)))
+
+
+@device
+def softplus_until(x, p):
+    """The same; x beyond p."""
     return x if x > p else at_least(x, ZERO) + math.log1p(math.exp(-abs(x)))
 
 
 @device
 def softplus_slope(dy, x, p):
-    """dy times the sigmoid; dy beyond p."""
+    """dy times the sigmoid."""
+    return dy * logistic(x, p)
+
+
+@device
+def softplus_until_slope(dy, x, p):
+    """The same; dy beyond p."""
     return dy if x > p else dy * logistic(x, p)
 
 
@@ -463,7 +475,7 @@ VALUES: Mapping[str, Kernel] = {
     "log_sigmoid": unary(log_sigmoid), "mish": unary(mish), "elu": unary(elu), "celu": unary(celu),
     "selu": unary(selu), "exp": unary(exponential), "log": unary(logarithm),
     "erf": unary(error_function), "abs": unary(size_of), "power": unary(power),
-    "sqrt": unary(root),
+    "sqrt": unary(root), "softplus_until": unary(softplus_until),
 }  # fmt: skip
 #: Functions whose slopes differ.
 SAME_VALUES: Mapping[str, str] = {"length": "sqrt", "above": "at_least", "below": "at_most"}
@@ -477,6 +489,7 @@ SLOPES: Mapping[str, Kernel] = {
     "celu": binary(celu_slope), "selu": binary(selu_slope), "exp": binary(exponential_slope),
     "log": binary(logarithm_slope), "erf": binary(error_function_slope), "abs": binary(size_slope),
     "sqrt": binary(root_slope), "length": binary(length_slope), "power": binary(power_slope),
+    "softplus_until": binary(softplus_until_slope),
 }  # fmt: skip
 LOSSES: Mapping[str, Kernel] = {
     "binary_cross_entropy": binary(cross_entropy_of), "smooth_l1": binary(smooth_error),
