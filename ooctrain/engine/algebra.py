@@ -21,7 +21,7 @@ import numpy as np
 from ooctrain.errors import ConfigError, ShapeError
 from ooctrain.layers.arithmetic import Arithmetic, Arithmetics, common_shape
 from ooctrain.layers.combine import Add, Concat, Constant, Scale
-from ooctrain.layers.extremes import Largest
+from ooctrain.layers.extremes import MaxAlong
 from ooctrain.layers.function import Elementwise
 from ooctrain.layers.layout import Reshape
 from ooctrain.layers.linear import MatMul
@@ -151,7 +151,7 @@ class Algebra:
         return self[(*(slice(None),) * axis, index)]
 
     def split(self, split_size_or_sections: int | Sequence[int], dim: int = 0) -> tuple[Self, ...]:
-        """Parts along an axis, of so many places each (the last has the rest), or of these.
+        """Parts along an axis, each of this size (the last has the rest), or of these sizes.
 
         Raises:
             ShapeError: a size is not positive, or the sizes are not the extent together.
@@ -169,7 +169,7 @@ class Algebra:
         return tuple(self._along(axis, slice(a, b)) for a, b in itertools.pairwise(ends))
 
     def chunk(self, chunks: int, dim: int = 0) -> tuple[Self, ...]:
-        """At most so many parts along an axis, all but the last of the same size."""
+        """At most `chunks` parts along an axis, all but the last of the same size."""
         (axis,) = axes_of(dim, len(self.shape))
         if chunks < 1:
             raise ShapeError(f"chunk: {chunks} parts")
@@ -187,6 +187,22 @@ class Algebra:
         places = [(n - 1, -1) if a in axes else (0, 1) for a, n in enumerate(self.shape)]
         start, steps = (tuple(pair[i] for pair in places) for i in (0, 1))
         return self._apply(StridedSlice(self.shape, start, steps, self.shape), self)
+
+    def roll(self, shifts: int | Sequence[int], dims: int | Sequence[int]) -> Self:
+        """Moved along these axes; what leaves at one end comes in at the other.
+
+        Raises:
+            ShapeError: there is no such axis, or not a shift for each.
+        """
+        moves = [(shifts, dims)] if isinstance(dims, int) else zip(shifts, dims, strict=True)  # type: ignore[arg-type]
+        result = self
+        for shift, dim in moves:
+            (axis,) = axes_of(dim, len(self.shape))
+            cut = -shift % max(self.shape[axis], 1)
+            if cut:
+                parts = result._along(axis, slice(cut, None)), result._along(axis, slice(0, cut))
+                result = self._apply(Concat(axis), *parts)
+        return result
 
     def expand(self, *sizes: int | Sequence[int]) -> Self:
         """Repeated along axes of extent 1, and along new ones before them; -1: as it is.
@@ -265,9 +281,9 @@ class Algebra:
         if len(groups_of_axes(self.shape, axes)) > 1:  # not side by side in memory
             rest = [axis for axis in range(len(self.shape)) if axis not in axes]
             x = self.permute([*rest, *axes]).reshape([*(self.shape[a] for a in rest), -1])
-            found = self._apply(Largest((len(rest),), "even"), x)
+            found = self._apply(MaxAlong((len(rest),), "even"), x)
         else:
-            found = self._apply(Largest(axes, "even"), x)
+            found = self._apply(MaxAlong(axes, "even"), x)
         kept = tuple(1 if a in axes else n for a, n in enumerate(self.shape))
         wanted = kept if keepdim else tuple(n for a, n in enumerate(self.shape) if a not in axes)
         return found if found.shape == wanted else found.reshape(wanted)
@@ -285,7 +301,7 @@ class Algebra:
         if dim is None:
             return self.amax()
         (axis,) = axes_of(dim, len(self.shape))
-        values, indices = self._outputs(Largest((axis,)), self)
+        values, indices = self._outputs(MaxAlong((axis,)), self)
         if keepdim:
             return Extremes(values, indices)
         rest = tuple(n for a, n in enumerate(self.shape) if a != axis)

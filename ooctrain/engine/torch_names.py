@@ -50,7 +50,7 @@ INSTEAD: Mapping[str, Mapping[str, str]] = {
         "sin": _OWN_OP, "cos": _OWN_OP,
         "topk": "np.argsort(x.numpy(), 1)[:, -k:]: no gradient passes through it",
         "gather": _OWN_OP, "scatter_": "make one-hot rows in NumPy, as part of the batch",
-        "index_select": "slice it: x[a:b], or index x.numpy()", "roll": _OWN_OP,
+        "index_select": "slice it: x[a:b], or index x.numpy()",
         "dot": "(x * y).sum()", "einsum": _OWN_OP,
         "add": _OPERATOR, "sub": _OPERATOR, "mul": _OPERATOR, "div": _OPERATOR,
         "neg": "use the operator: -x",

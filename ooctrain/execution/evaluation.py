@@ -26,7 +26,7 @@ from ooctrain.layers.combine import Add, Concat, Scale
 from ooctrain.layers.conv2d import Conv2d
 from ooctrain.layers.conv_transpose import ConvTranspose2d
 from ooctrain.layers.dropout import Dropout
-from ooctrain.layers.extremes import Largest
+from ooctrain.layers.extremes import MaxAlong
 from ooctrain.layers.instance_norm import InstanceNormApply, InstanceNormStats
 from ooctrain.layers.layout import ConstantPad, Pad, Reshape
 from ooctrain.layers.linear import Linear, MatMul
@@ -418,7 +418,7 @@ def _axis_is_kept(op: Any, shapes: list[tuple[int, ...]]) -> bool:
         shapes: those of its inputs and outputs.
     """
     match op:
-        case Sum(axes=axes) | Largest(axes=axes):
+        case Sum(axes=axes) | MaxAlong(axes=axes):
             return 0 not in axes
         case SoftmaxAlong(axis=axis) | Concat(axis=axis):
             return axis != 0

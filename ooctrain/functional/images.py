@@ -22,7 +22,7 @@ from ooctrain.functional.conv import IntOrPair, finite, pair, sides
 from ooctrain.functional.pointwise import cat
 from ooctrain.layers.arithmetic import BytesToFloat
 from ooctrain.layers.combine import Constant
-from ooctrain.layers.extremes import Largest
+from ooctrain.layers.extremes import MaxAlong
 from ooctrain.layers.layout import ConstantPad, Pad
 from ooctrain.layers.pooling import (
     MOST_CELLS,
@@ -237,7 +237,7 @@ def adaptive_max_pool2d(input: Tensor, output_size: int | Sequence[int | None] |
             numbers=f"got {input.shape}",
         )
     if size == (1, 1):
-        return call(Largest((2, 3)), input)
+        return call(MaxAlong((2, 3)), input)
     kernel = tuple(n // out for n, out in zip(input.shape[2:], size, strict=True))
     whole = all(k * out == n for k, out, n in zip(kernel, size, input.shape[2:], strict=True))
     if whole and math.prod(kernel) <= MOST_CELLS:
@@ -247,7 +247,7 @@ def adaptive_max_pool2d(input: Tensor, output_size: int | Sequence[int | None] |
         extent = input.shape[axis]
         spans = [(o * extent // out, -(-(o + 1) * extent // out)) for o in range(out)]
         parts = [input.narrow(axis, first, end - first) for first, end in spans]
-        input = cat([call(Largest((axis,)), part) for part in parts], axis)
+        input = cat([call(MaxAlong((axis,)), part) for part in parts], axis)
     return input
 
 

@@ -159,7 +159,7 @@ def split(
 
 
 def chunk(input: Tensor, chunks: int, dim: int = 0) -> tuple[Tensor, ...]:
-    """At most so many parts along an axis; see `Tensor.chunk`."""
+    """At most `chunks` parts along an axis; see `Tensor.chunk`."""
     return input.chunk(chunks, dim)
 
 

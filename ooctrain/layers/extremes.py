@@ -20,7 +20,7 @@ from ooctrain.step.trace import Kind
 
 
 @dataclass(frozen=True, slots=True)
-class Largest(Op):
+class MaxAlong(Op):
     """y = the largest element of x over `axes`, and its place among them, in memory order.
 
     NaN is larger than any number.
@@ -50,7 +50,7 @@ class Largest(Op):
     def vjp(self, tape, ins, outs, grads):
         (x,), (y, index), dy = ins, outs, grads[0]
         if self.ties == "first":
-            return tape.call(LargestGrad(self.axes, x.shape), (dy, index), of=ins)
+            return tape.call(MaxAlongGrad(self.axes, x.shape), (dy, index), of=ins)
         if not x.requires_grad:
             return [None]
         equal = tape.gradient(Arithmetic("equal"), (x, y), of=x)
@@ -67,7 +67,7 @@ class Largest(Op):
 
 
 @dataclass(frozen=True, slots=True)
-class LargestGrad(Op):
+class MaxAlongGrad(Op):
     """dx = dy where the largest element was, else 0. Reads (dy, index).
 
     Args:

@@ -435,7 +435,8 @@ def stepped(d):
 
 def flipped(d):
     dims = d.one_of((0,), (1,), (2, 3), (-1, 0), (0, 1, 2, 3))
-    return (lambda t, x: x.flip(dims) * x), [d.array(*d.image)]
+    shifts = [d.whole(-9, 9) for _ in dims]
+    return (lambda t, x: x.flip(dims) * x.roll(shifts, dims) + x.roll(2, 1)), [d.array(*d.image)]
 
 
 def expanded(d):

@@ -14,7 +14,7 @@ import numpy as np
 from support.draws import distinct, labels, normal, positive
 
 from ooctrain.layers.arithmetic import Arithmetic
-from ooctrain.layers.extremes import Largest, LargestGrad
+from ooctrain.layers.extremes import MaxAlong, MaxAlongGrad
 from ooctrain.layers.function import FUNCTIONS, Elementwise, ElementwiseGrad
 from ooctrain.layers.layout import ConstantPad
 from ooctrain.layers.losses import (
@@ -94,13 +94,13 @@ def axis_samples() -> Samples:
 def extreme_samples() -> Samples:
     """The largest over each group of axes, with ties, with a NaN, and of many."""
     for axes in ((), (1,), (2,), (3,), (2, 3), (1, 2, 3), (0, 1, 2, 3)):
-        yield Largest(axes), (distinct(*X),)
-        yield Largest(axes, "even"), (distinct(*X),)
+        yield MaxAlong(axes), (distinct(*X),)
+        yield MaxAlong(axes, "even"), (distinct(*X),)
         shape = tuple(1 if axis in axes else n for axis, n in enumerate(X))
         places = np.random.default_rng(3).integers(0, math.prod(X) // math.prod(shape), shape)
-        yield LargestGrad(axes, X), (normal(*shape), places)
-    yield Largest((1,)), (distinct(4, 70),)
-    yield Largest((0,), "even"), (distinct(70, 4),)
+        yield MaxAlongGrad(axes, X), (normal(*shape), places)
+    yield MaxAlong((1,)), (distinct(4, 70),)
+    yield MaxAlong((0,), "even"), (distinct(70, 4),)
 
 
 def softmax_samples() -> Samples:

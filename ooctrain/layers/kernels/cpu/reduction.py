@@ -13,7 +13,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from ooctrain.layers.extremes import Largest, LargestGrad
+from ooctrain.layers.extremes import MaxAlong, MaxAlongGrad
 from ooctrain.layers.kernels.cpu import elementwise
 from ooctrain.layers.kernels.cpu.chunks import chunk_count, element_chunk, row_chunk
 from ooctrain.layers.kernels.cpu.runtime.kernel_jit import kernel
@@ -154,7 +154,7 @@ def sum_axes(pool: ThreadPool, op: Sum, ins: Arrays, outs: Arrays, workspace: Ar
         pool.run(_sum_chunks, y.size, element_chunk(y.size), partials, y, *numbers)
 
 
-def largest(pool: ThreadPool, op: Largest, ins: Arrays, outs: Arrays) -> None:
+def largest(pool: ThreadPool, op: MaxAlong, ins: Arrays, outs: Arrays) -> None:
     """y and index = the largest elements over axes, and their places."""
     outer, rows, width = op.extents(logical_shape(ins[0]))
     blocks = chunk_count(width, NEIGHBOURS)
@@ -163,7 +163,7 @@ def largest(pool: ThreadPool, op: Largest, ins: Arrays, outs: Arrays) -> None:
     pool.run(_largest, items, chunk, *ins, *outs, rows, width, blocks)
 
 
-def largest_grad(pool: ThreadPool, op: LargestGrad, ins: Arrays, outs: Arrays) -> None:
+def largest_grad(pool: ThreadPool, op: MaxAlongGrad, ins: Arrays, outs: Arrays) -> None:
     """dx = 0, but dy where the largest elements were."""
     elementwise.fill(pool, outs[0], 0.0)
     _, rows, width = op.extents(op.shape)

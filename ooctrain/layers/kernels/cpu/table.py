@@ -23,7 +23,7 @@ from ooctrain.layers.combine import Add, AddMasked, Concat, Constant, Scale
 from ooctrain.layers.conv2d import Conv2d, Conv2dGradInput, Conv2dGradWeight
 from ooctrain.layers.conv_transpose import ConvTranspose2d
 from ooctrain.layers.dropout import Dropout
-from ooctrain.layers.extremes import Largest, LargestGrad
+from ooctrain.layers.extremes import MaxAlong, MaxAlongGrad
 from ooctrain.layers.function import (
     Elementwise,
     ElementwiseGrad,
@@ -190,8 +190,8 @@ CPU = KernelTable("cpu", {
     Permute: KernelRow("strided.permute", takes.whole_call),
     SoftmaxAlong: KernelRow("reduction.softmax", takes.whole_call),
     SoftmaxGrad: KernelRow("reduction.softmax_grad", takes.whole_call),
-    Largest: KernelRow("reduction.largest", takes.whole_call),
-    LargestGrad: KernelRow("reduction.largest_grad", takes.whole_call),
+    MaxAlong: KernelRow("reduction.largest", takes.whole_call),
+    MaxAlongGrad: KernelRow("reduction.largest_grad", takes.whole_call),
     # Products.
     Linear: KernelRow("matmul.forward", takes.with_bias, _linear("forward")),
     LinearGradInput: KernelRow("matmul.grad_input", scratch=_linear("grad_input")),

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from ooctrain.layers.extremes import Largest, LargestGrad
+from ooctrain.layers.extremes import MaxAlong, MaxAlongGrad
 from ooctrain.layers.kernels.cuda.chunks import THREADS, columns
 from ooctrain.layers.kernels.cuda.columns import (
     add_compensated,
@@ -46,6 +46,7 @@ from ooctrain.layers.kernels.cuda.runtime.shim import (
     cuda,
     device,
     float32,
+    int32,
     int64,
     kernel,
     larger,
@@ -60,7 +61,7 @@ from ooctrain.layers.softmax import SoftmaxAlong, SoftmaxGrad
 Array = Any
 Arrays = Sequence[Array]
 ZERO, LANES = np.float32(0), np.uint64(WARP)
-LOWEST, NOWHERE = np.float32(-np.inf), np.uint32(0xFFFFFFFF)
+LOWEST, NOWHERE = np.float32(-np.inf), np.int32(0x7FFFFFFF)
 
 
 @kernel("void(f4[::1], f4[::1], i8, u4, u4, u4, u4, u4)", threads=THREADS)
@@ -191,12 +192,12 @@ def _largest_of_neighbours(x, y, index, items, rows):
         first = uint64(row) * uint64(rows)
         best, place, c = LOWEST, NOWHERE, lane
         while c < rows:
-            best, place = first_largest(at(x, first + uint64(c)), c, best, place)
+            best, place = first_largest(at(x, first + uint64(c)), int32(c), best, place)
             c = uint32(c + uint32(WARP))
         for step in (16, 8, 4, 2, 1):
             value = cuda.shfl_xor_sync(WHOLE_WARP, best, step)
             other = cuda.shfl_xor_sync(WHOLE_WARP, place, step)
-            best, place = first_largest(value, uint32(other), best, place)
+            best, place = first_largest(value, int32(other), best, place)
         if lane == 0:
             y[row] = best
             index[row] = int64(place)
@@ -211,7 +212,7 @@ def _largest_apart(x, y, index, rows, width):
         i = outer * int64(rows) * int64(width) + (e - outer * int64(width))
         best, place, row = LOWEST, NOWHERE, uint32(0)
         while row < rows:
-            best, place = first_largest(at(x, i), row, best, place)
+            best, place = first_largest(at(x, i), int32(row), best, place)
             i, row = i + int64(width), uint32(row + uint32(1))
         y[uint64(e)] = best
         index[uint64(e)] = int64(place)
@@ -247,7 +248,7 @@ def sum_axes(launcher: Launcher, op: Sum, ins: Arrays, outs: Arrays, workspace: 
     launcher.launch(_sum_few, blocks, partials, y, op.factor, cut.chunks, width)
 
 
-def largest(launcher: Launcher, op: Largest, ins: Arrays, outs: Arrays) -> None:
+def largest(launcher: Launcher, op: MaxAlong, ins: Arrays, outs: Arrays) -> None:
     """y and index = the largest elements over axes, and their places."""
     outer, rows, width = op.extents(logical_shape(ins[0]))
     if width == 1:
@@ -258,7 +259,7 @@ def largest(launcher: Launcher, op: Largest, ins: Arrays, outs: Arrays) -> None:
     launcher.launch(_largest_apart, blocks, *ins, *outs, rows, width)
 
 
-def largest_grad(launcher: Launcher, op: LargestGrad, ins: Arrays, outs: Arrays) -> None:
+def largest_grad(launcher: Launcher, op: MaxAlongGrad, ins: Arrays, outs: Arrays) -> None:
     """dx = 0, but dy where the largest elements were."""
     fill(launcher, outs[0], 0.0)
     _, rows, width = op.extents(op.shape)
