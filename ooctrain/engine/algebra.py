@@ -157,14 +157,14 @@ class Algebra:
             ShapeError: a size is not positive, or the sizes are not the extent together.
         """
         (axis,) = axes_of(dim, len(self.shape))
-        extent, sizes = self.shape[axis], split_size_or_sections
-        if isinstance(sizes, Integral):
-            each = max(int(sizes), 0)
-            sizes = [min(each, extent - at) for at in range(0, extent, each)] if each else [0]
+        extent, given = self.shape[axis], split_size_or_sections
+        if isinstance(given, int):
+            each = max(given, 0)
+            sizes = [min(each, extent - at) for at in range(0, extent, each)] if each else [-1]
+        else:
+            sizes = [int(size) for size in given]
         if sum(sizes) != extent or min(sizes, default=0) < 0:
-            raise ShapeError(
-                f"split: an axis of extent {extent} has no parts of {split_size_or_sections}"
-            )
+            raise ShapeError(f"split: an axis of extent {extent} has no parts of {given}")
         ends = list(itertools.accumulate(sizes, initial=0))
         return tuple(self._along(axis, slice(a, b)) for a, b in itertools.pairwise(ends))
 
@@ -194,9 +194,11 @@ class Algebra:
         Raises:
             ShapeError: there is no such axis, or not a shift for each.
         """
-        moves = [(shifts, dims)] if isinstance(dims, int) else zip(shifts, dims, strict=True)  # type: ignore[arg-type]
+        moves, named = ((n,) if isinstance(n, int) else tuple(n) for n in (shifts, dims))
+        if len(moves) != len(named):
+            raise ShapeError(f"roll: {len(moves)} shifts for {len(named)} axes")
         result = self
-        for shift, dim in moves:
+        for shift, dim in zip(moves, named, strict=True):
             (axis,) = axes_of(dim, len(self.shape))
             cut = -shift % max(self.shape[axis], 1)
             if cut:

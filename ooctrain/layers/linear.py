@@ -112,13 +112,13 @@ class MatMul(Op):
         (a, b), (dy,) = ins, grads
         match self.form:
             case "nn":
-                of_a, of_b = ("nt", (dy, b)), ("tn", (a, dy))
+                of_a, of_b = (MatMul("nt"), (dy, b)), (MatMul("tn"), (a, dy))
             case "nt":
-                of_a, of_b = ("nn", (dy, b)), ("tn", (dy, a))
+                of_a, of_b = (MatMul("nn"), (dy, b)), (MatMul("tn"), (dy, a))
             case _:
-                of_a, of_b = ("nt", (b, dy)), ("nn", (a, dy))
-        db = tape.gradient(MatMul(of_b[0]), of_b[1], of=b)
-        return tape.gradient(MatMul(of_a[0]), of_a[1], of=a), db
+                of_a, of_b = (MatMul("nt"), (b, dy)), (MatMul("nn"), (a, dy))
+        db = tape.gradient(*of_b, of=b)
+        return tape.gradient(*of_a, of=a), db
 
     def flops(self, ins, outs):
         return 2 * outs[0].size * self.extents(ins[0].shape, ins[1].shape)[1]

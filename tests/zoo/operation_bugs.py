@@ -78,7 +78,7 @@ def what_is_kept_is_what_is_dropped(patch: pytest.MonkeyPatch) -> None:
 
 def a_product_of_matrices_forgets_to_turn_one(patch: pytest.MonkeyPatch) -> None:
     """The gradient of a^T b; where b has the shape of y, nothing is refused."""
-    plant(patch, MatMul, "vjp", '("nt", (b, dy))', '("nt", (dy, b))')
+    plant(patch, MatMul, "vjp", 'MatMul("nt"), (b, dy)', 'MatMul("nt"), (dy, b)')
 
 
 def every_largest_one_gets_all(patch: pytest.MonkeyPatch) -> None:
