@@ -240,6 +240,44 @@ class Block(nn.Module):
         return self.drop(y * gate.reshape(*gate.shape, 1, 1))
 
 
+class Attended(nn.Module):
+    """Attention within images, and attention to channels and to places, as in CBAM."""
+
+    def __init__(self, channels):
+        super().__init__()
+        self.qkv, self.out = nn.Linear(channels, 3 * channels), nn.Linear(channels, channels)
+        self.places = nn.Conv2d(2, 1, 3, padding=1, bias=False)
+
+    def forward(self, x):
+        n, c, h, w = x.shape
+        q, k, v = self.qkv(x.flatten(2).transpose(1, 2)).chunk(3, -1)
+        q, k, v = (t.reshape(n, h * w, 2, c // 2).transpose(1, 2) for t in (q, k, v))
+        y = F.scaled_dot_product_attention(q, k, v).transpose(1, 2).reshape(n, h * w, c)
+        x = x + self.out(y).transpose(1, 2).reshape(n, c, h, w)
+        x = x * F.sigmoid(F.adaptive_max_pool2d(x, 1) + F.adaptive_avg_pool2d(x, 1))
+        seen = F.cat([x.mean(1, keepdim=True), x.max(1, keepdim=True).values], 1)
+        return x * F.sigmoid(self.places(F.pad(seen, (1, 0, 1, 0), "replicate")[:, :, 1:, 1:]))
+
+
+class Edges(nn.Module):
+    """What older and newer networks do with channels and steps."""
+
+    def forward(self, x):
+        a, b = F.channel_shuffle(F.local_response_norm(x, 3), 2).chunk(2, 1)
+        y = F.maximum(F.elu(a, 0.5), F.mish(b)) + F.where(a.gt(0.0), b.exp() * 0.1, a.abs())
+        short = F.pad(x[:, :, ::2, ::2], (0, 0, 0, 0, 2, 2))[:, 2:-2, :, :]
+        y = F.softplus(y[:, :, 1::2, 1::2].flip(3)) + F.hardtanh(short.split(4, 1)[0][:, :, :3, :3])
+        return F.normalize(y, dim=1) * y.std((2, 3), keepdim=True)
+
+
+def attended():
+    oc.manual_seed(3)
+    return nn.Sequential(
+        Block(3, 8), Attended(8), nn.SELU(), Edges(), nn.CircularPad2d(1), Block(4, 4),
+        nn.AdaptiveMaxPool2d((2, 3)), nn.Flatten(), nn.Linear(24, 4),
+    )  # fmt: skip
+
+
 def network():
     oc.manual_seed(3)
     return nn.Sequential(
@@ -250,10 +288,12 @@ def network():
 
 
 @pytest.mark.parametrize(
-    ("planner", "loss"),
-    [("naive", nn.NLLLoss), ("lru", nn.BCEWithLogitsLoss), ("belady", nn.SmoothL1Loss)],
-)
-def test_a_network_of_them_trains_within_a_budget_to_the_same_bits(planner, loss):
+    ("planner", "loss", "network"),
+    [("naive", nn.NLLLoss, network), ("lru", nn.BCEWithLogitsLoss, network),
+     ("belady", nn.SmoothL1Loss, network), ("belady", nn.BCEWithLogitsLoss, attended),
+     ("capuchin", nn.NLLLoss, attended)],
+)  # fmt: skip
+def test_a_network_of_them_trains_within_a_budget_to_the_same_bits(planner, loss, network):
     rng = np.random.default_rng(1)
     x = rng.standard_normal((6, 3, 7, 7)).astype(np.float32)
     y = rng.integers(0, 4, 6) if loss is nn.NLLLoss else rng.random((6, 4)).astype(np.float32)
