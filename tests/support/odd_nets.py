@@ -66,7 +66,7 @@ JOINS: Mapping[str, Callable[[Tensor, Tensor], Tensor]] = MappingProxyType({
     "gate": lambda x, y: x * F.hardsigmoid(y.mean((2, 3), keepdim=True)),
     "less mean": lambda x, y: x - y.mean((0, 1, 2, 3), keepdim=True),
     "larger": lambda x, y: F.maximum(x, y),
-    "chosen": lambda x, y: F.where(x.gt(y), x, y.exp() * 0.1),
+    "chosen": lambda x, y: F.where(x.gt(y), x, F.elu(y) * 0.5),
     "largest of channels": lambda x, y: x * y.amax((1,), keepdim=True),
     "first largest": lambda x, y: x + y.max(1, keepdim=True).values,
     "deviation": lambda x, y: x * (y.var((2, 3), keepdim=True, unbiased=False) + 1.0).sqrt(),
