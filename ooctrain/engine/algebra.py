@@ -35,6 +35,7 @@ Key = slice | int | EllipsisType | None
 
 
 _OWN_OP = "write an oc.Op"
+_MOST_POWER = 64
 #: Of float32: what infinities are taken for.
 _LARGEST = float(np.finfo(np.float32).max)
 _OF_VALUES = "of x.numpy(), which has no gradient"
@@ -543,11 +544,11 @@ class Algebra:
         """A power; squares, cubes, roots, and one divided by these, are computed as such.
 
         Raises:
-            ConfigError: the exponent is a tensor, or not a finite number.
+            ConfigError: the exponent is a tensor, or no number from -64 to 64.
         """
-        if not isinstance(exponent, Real | np.generic) or not math.isfinite(exponent):
+        if not isinstance(exponent, Real | np.generic) or not abs(exponent) <= _MOST_POWER:
             raise ConfigError(
-                f"a tensor can be raised to a finite number, not to {_shown(exponent)}",
+                f"a tensor can be raised to a number of at most 64, not to {_shown(exponent)}",
                 code="OOC-106", fix="(y * x.log()).exp() is x ** y for x > 0",
             )  # fmt: skip
         if exponent in _POWERS:

@@ -42,6 +42,7 @@ from ooctrain.layers.kernels.cpu.simd.simd_math import (
     vexpm1,
     vlog1p,
     vlog_any,
+    vpower,
     vsigmoid,
     vtanh,
 )
@@ -58,8 +59,6 @@ SELU, SELU_BELOW = np.float32(SELU_SCALE), np.float32(SELU_SCALE * SELU_ALPHA)
 ERF_SLOPE = np.float32(2 / math.sqrt(math.pi))
 #: Time of a kernel with two exponentials relative to a copy.
 WORK = 4
-#: of one that calls the library's power for each element
-POWER_WORK = 40
 GELU, GELU_TANH, SILU, HARDSWISH, HARDSIGMOID, RELU6, SOFTPLUS, AT_LEAST, AT_MOST = range(9)
 LOG_SIGMOID, MISH, ELU, CELU, SELU_OF, EXP, LOG, ERF, ABS, SQRT, LENGTH, ABOVE, BELOW = range(9, 22)
 SOFTPLUS_UNTIL = 22
@@ -206,17 +205,21 @@ def _function_grad(dy, x, dx, which, p, lo, hi, thread):
         vstore_upto(dx, i, vload_upto(dy, i, n) * v, n)
 
 
-@kernel("void(f4[::1], f4[::1], f8, i8, i8, i8)")
-def _power(x, y, p, lo, hi, thread):
-    for i in range(lo, hi):
-        y[i] = np.float64(x[i]) ** p
+@kernel("void(f4[::1], f4[::1], f4, f4, f4, f4, f4, f4, i8, i8, i8)")
+def _power(x, y, p, high, low, below, of_zero, of_infinity, lo, hi, thread):
+    numbers = p, high, low, below, of_zero, of_infinity
+    for i in range(lo, hi, VL):
+        n = hi - i
+        vstore_upto(y, i, vpower(vload_upto(x, i, n), numbers), n)
 
 
-@kernel("void(f4[::1], f4[::1], f4[::1], f8, i8, i8, i8)")
-def _power_grad(dy, x, dx, p, lo, hi, thread):
-    for i in range(lo, hi):
-        slope = p * np.float64(x[i]) ** (p - 1) if p else 0.0
-        dx[i] = dy[i] * np.float32(slope)
+@kernel("void(f4[::1], f4[::1], f4[::1], f4, f4, f4, f4, f4, f4, f4, i8, i8, i8)")
+def _power_grad(dy, x, dx, factor, p, high, low, below, of_zero, of_infinity, lo, hi, thread):
+    numbers = p, high, low, below, of_zero, of_infinity
+    for i in range(lo, hi, VL):
+        n = hi - i
+        slope = factor * vpower(vload_upto(x, i, n), numbers)
+        vstore_upto(dx, i, vload_upto(dy, i, n) * slope, n)
 
 
 @kernel("void(f4[::1], f4[::1], f4[::1], i8, f4, i8, i8, i8)")
@@ -260,7 +263,8 @@ def _loss_grad(x, target, dy, dx, which, p, of_target, lo, hi, thread):
 def function(pool: ThreadPool, x: Array, y: Array, op: Elementwise) -> None:
     """y = f(x). `y` may be `x`."""
     if op.function == "power":
-        pool.run(_power, x.size, element_chunk(x.size, POWER_WORK), x, y, op.parameter)
+        numbers = _numbers_of_power(op.parameter)
+        pool.run(_power, x.size, element_chunk(x.size, WORK), x, y, *numbers)
         return
     chunk = element_chunk(x.size, WORK)
     pool.run(_function, x.size, chunk, x, y, NUMBERS[op.function], op.parameter)
@@ -269,10 +273,22 @@ def function(pool: ThreadPool, x: Array, y: Array, op: Elementwise) -> None:
 def function_grad(pool: ThreadPool, dy: Array, x: Array, dx: Array, op: ElementwiseGrad) -> None:
     """dx = dy f'(x). `dx` may be `dy` or `x`."""
     if op.function == "power":
-        pool.run(_power_grad, x.size, element_chunk(x.size, POWER_WORK), dy, x, dx, op.parameter)
+        numbers = _numbers_of_power(op.parameter - 1 if op.parameter else 0.0)
+        chunk = element_chunk(x.size, WORK)
+        pool.run(_power_grad, x.size, chunk, dy, x, dx, op.parameter, *numbers)
         return
     which = NUMBERS[op.function], op.parameter
     pool.run(_function_grad, x.size, element_chunk(x.size, WORK), dy, x, dx, *which)
+
+
+def _numbers_of_power(p: float) -> tuple[float, ...]:
+    """What `vpower` takes of an exponent."""
+    p = float(np.float32(p))
+    mantissa, exponent = math.frexp(p)
+    high = math.ldexp(round(math.ldexp(mantissa, 12)), exponent - 12)
+    below = math.nan if p % 1 else -1.0 if p % 2 else 1.0
+    of_zero, of_infinity = (0.0, math.inf) if p > 0 else (math.inf, 0.0) if p < 0 else (1.0, 1.0)
+    return p, high, p - high, below, of_zero, of_infinity
 
 
 def value_loss(pool: ThreadPool, x: Array, target: Array, y: Array, op: ValueLoss) -> None:
