@@ -372,13 +372,16 @@ def samples_apart(trace: Trace, wanted: Sequence[int]) -> bool:
     """Whether the wanted values of an evaluation have what belongs to each sample in its row,
     whatever the other samples are. What is not known to be so counts as mixed. Cost: O(calls).
 
-    By induction: the first axis of each value that depends on the batch is that of its samples.
+    By induction: the first axis of each value that depends on the batch is that of its samples,
+    each of which has the same number of rows, side by side: one, or one for each head of attention.
     """
-    inputs = (v for v in trace.initial if trace.variables[v].name in ("input", "target"))
+    inputs = [v for v in trace.initial if trace.variables[v].name in ("input", "target")]
     samples, needed = set(inputs), _needed(trace, wanted)
+    rows = [trace.variables[v].shape[0] for v in inputs if trace.variables[v].shape]
+    count = max(min(rows, default=1), 1)
     for call in trace.calls:
         if call.id in needed and samples.intersection(call.ins):
-            if not _apart(trace, call, samples):
+            if not _apart(trace, call, samples, count):
                 return False
             samples.update(call.outs)
     return samples.issuperset(wanted)
@@ -394,7 +397,7 @@ def _needed(trace: Trace, wanted: Sequence[int]) -> set[int]:
     return calls
 
 
-def _apart(trace: Trace, call: Call, samples: set[int]) -> bool:
+def _apart(trace: Trace, call: Call, samples: set[int], count: int) -> bool:
     op, variables = call.op, trace.variables
     read = [position for position, v in enumerate(call.ins) if v in samples]
     shapes = [variables[v].shape for v in call.ins]
@@ -405,17 +408,18 @@ def _apart(trace: Trace, call: Call, samples: set[int]) -> bool:
             for position, shape in enumerate(shapes)
         )
     if isinstance(op, MatMul):
-        return len(shapes[0]) == 3 or (read == [0] and op.form[0] == "n")
+        return read == [0, 1] if len(shapes[0]) == 3 else read == [0] and op.form[0] == "n"
     if isinstance(op, EACH_IMAGE) or (isinstance(op, Op) and op.window() is not None):
         return read == [0]
-    return _axis_is_kept(op, [*shapes, *(variables[v].shape for v in call.outs)])
+    return _axis_is_kept(op, [*shapes, *(variables[v].shape for v in call.outs)], count)
 
 
-def _axis_is_kept(op: Any, shapes: list[tuple[int, ...]]) -> bool:
+def _axis_is_kept(op: Any, shapes: list[tuple[int, ...]], count: int) -> bool:
     """Whether an operation that works along axes leaves that of the samples alone.
 
     Args:
         shapes: those of its inputs and outputs.
+        count: samples of the batch.
     """
     match op:
         case Sum(axes=axes) | MaxAlong(axes=axes):
@@ -426,6 +430,8 @@ def _axis_is_kept(op: Any, shapes: list[tuple[int, ...]]) -> bool:
             return axes[0] == 0
         case StridedSlice(steps=steps) | StridedEmbed(steps=steps):
             return steps[0] == 1 and len({shape[0] for shape in shapes}) == 1
-        case Reshape() | Slice() | Embed() | Insert() | Spread():
+        case Reshape():
+            return all(shape and shape[0] % count == 0 for shape in shapes)
+        case Slice() | Embed() | Insert() | Spread():
             return len({shape[0] for shape in shapes}) == 1
     return False
