@@ -546,14 +546,15 @@ class Algebra:
         Raises:
             ConfigError: the exponent is a tensor, or no number from -64 to 64.
         """
-        if not isinstance(exponent, Real | np.generic) or not abs(exponent) <= _MOST_POWER:
+        number = float(exponent) if isinstance(exponent, Real | np.generic) else math.nan
+        if not abs(number) <= _MOST_POWER:
             raise ConfigError(
                 f"a tensor can be raised to a number of at most 64, not to {_shown(exponent)}",
                 code="OOC-106", fix="(y * x.log()).exp() is x ** y for x > 0",
             )  # fmt: skip
         if exponent in _POWERS:
             return _POWERS[exponent](self)
-        return self._apply(Elementwise("power", float(exponent)), self)
+        return self._apply(Elementwise("power", number), self)
 
     def pow(self, exponent: float) -> Self:
         """A power, as `x ** exponent`."""
