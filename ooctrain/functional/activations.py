@@ -85,7 +85,7 @@ def softplus(input: Tensor, beta: float = 1.0, threshold: float = 20.0) -> Tenso
     Raises:
         ConfigError: beta is 0.
     """
-    if not beta:
+    if not finite(beta, "beta"):
         raise ConfigError("softplus: beta is not 0", code="OOC-106")
     until = finite(threshold, "threshold")
     op = Elementwise("softplus_until", until) if until < LINEAR_FROM else Elementwise("softplus")

@@ -222,6 +222,14 @@ def sides(value: Sequence[int]) -> Sides:
     return top, bottom, left, right
 
 
+def whole(value: object, what: str) -> int:
+    """A whole number. Raises ConfigError: it is none."""
+    try:
+        return index(value)  # type: ignore[arg-type]
+    except TypeError as error:
+        raise ConfigError(f"{what} {value!r} is not a whole number", code="OOC-106") from error
+
+
 def finite(value: float, what: str) -> float:
     """A finite number. Raises ConfigError: `value` is not one."""
     if not (isinstance(value, Real) and math.isfinite(value)):

@@ -18,7 +18,7 @@ import numpy as np
 
 from ooctrain.engine.tensor import Tensor, call
 from ooctrain.errors import ConfigError, ShapeError
-from ooctrain.functional.conv import IntOrPair, finite, pair, sides
+from ooctrain.functional.conv import IntOrPair, finite, pair, sides, whole
 from ooctrain.functional.pointwise import cat
 from ooctrain.layers.arithmetic import BytesToFloat
 from ooctrain.layers.combine import Constant
@@ -378,7 +378,7 @@ def pixel_unshuffle(input: Tensor, downscale_factor: int) -> Tensor:
     Raises:
         ShapeError: no images, or extents that are no multiples of r.
     """
-    r = downscale_factor
+    r = whole(downscale_factor, "downscale_factor")
     if input.ndim != 4 or r < 1 or input.shape[2] % r or input.shape[3] % r:
         raise ShapeError(
             f"pixel_unshuffle wants (N, C, H, W), H and W multiples of {r}",
@@ -396,6 +396,7 @@ def channel_shuffle(input: Tensor, groups: int) -> Tensor:
     Raises:
         ShapeError: no channels, or a number of them that does not part into groups.
     """
+    groups = whole(groups, "groups")
     if input.ndim < 3 or groups < 1 or input.shape[1] % groups:
         raise ShapeError(
             f"channel_shuffle wants (N, C, ...), C a multiple of {groups}",

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 
 from ooctrain.engine.tensor import Tensor, call, current_tape
 from ooctrain.errors import ConfigError, ShapeError
-from ooctrain.functional.conv import present
+from ooctrain.functional.conv import finite, present, whole
 from ooctrain.layers.batch_norm import BatchNormApply, BatchNormStats, BatchNormUpdate, InverseStd
 from ooctrain.layers.combine import Constant
 from ooctrain.layers.instance_norm import InstanceNormApply, InstanceNormStats
@@ -171,8 +171,10 @@ def local_response_norm(
         input: (N, C, ...).
 
     Raises:
+        ConfigError: a size that is not a whole number, others that are not finite.
         ShapeError: no channels, or no size.
     """
+    size = whole(size, "size")
     if input.ndim < 3 or size < 1:
         raise ShapeError(
             f"local_response_norm wants (N, C, ...) and a size, not {size}",
@@ -182,7 +184,7 @@ def local_response_norm(
     windows = PoolGeometry((size, 1), (1, 1), (size // 2, (size - 1) // 2, 0, 0))
     squares = (input * input).reshape(n, 1, c, math.prod(tail))
     means = call(AvgPool2d(windows), squares).reshape(input.shape)
-    return input / (means * alpha + k) ** beta
+    return input / (means * finite(alpha, "alpha") + finite(k, "k")) ** beta
 
 
 def normalize(
