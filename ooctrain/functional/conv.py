@@ -223,7 +223,7 @@ def sides(value: Sequence[int]) -> Sides:
 
 
 def whole(value: object, what: str) -> int:
-    """A whole number. Raises ConfigError: it is none."""
+    """A whole number. Raises ConfigError: `value` is not one."""
     try:
         return index(value)  # type: ignore[arg-type]
     except TypeError as error:
