@@ -61,7 +61,22 @@ _NAMES = {
         "zeros_like",
     ),
     "interop.torch": ("from_torch", "to_torch"),
-    "functional": ("cat", "concat", "flatten", "relu", "sigmoid", "softmax", "tanh"),
+    "functional": (
+        "bmm",
+        "cat",
+        "chunk",
+        "concat",
+        "flatten",
+        "matmul",
+        "maximum",
+        "minimum",
+        "relu",
+        "sigmoid",
+        "softmax",
+        "stack",
+        "tanh",
+        "where",
+    ),
     "engine.own_op": ("Op",),
     "errors": ("Infeasible", "OoctrainError", "ScheduleError"),
     "execution.placement": ("allocation_log",),
@@ -150,13 +165,20 @@ if TYPE_CHECKING:  # "x as x" is how a type checker knows that a name is public
     from ooctrain.execution.planners import planners as planners
     from ooctrain.execution.weights import load as load
     from ooctrain.execution.weights import save as save
+    from ooctrain.functional import bmm as bmm
     from ooctrain.functional import cat as cat
+    from ooctrain.functional import chunk as chunk
     from ooctrain.functional import concat as concat
     from ooctrain.functional import flatten as flatten
+    from ooctrain.functional import matmul as matmul
+    from ooctrain.functional import maximum as maximum
+    from ooctrain.functional import minimum as minimum
     from ooctrain.functional import relu as relu
     from ooctrain.functional import sigmoid as sigmoid
     from ooctrain.functional import softmax as softmax
+    from ooctrain.functional import stack as stack
     from ooctrain.functional import tanh as tanh
+    from ooctrain.functional import where as where
     from ooctrain.interop.torch import from_torch as from_torch
     from ooctrain.interop.torch import to_torch as to_torch
     from ooctrain.report import pictures as pictures

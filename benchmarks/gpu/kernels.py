@@ -32,7 +32,7 @@ from ooctrain.layers.conv2d import (
 )
 from ooctrain.layers.conv_transpose import ConvTranspose2d
 from ooctrain.layers.kernels.cuda.table import CUDA
-from ooctrain.layers.linear import Linear, LinearGradInput, LinearGradWeight
+from ooctrain.layers.linear import Linear, LinearGradInput, LinearGradWeight, MatMul
 from ooctrain.layers.losses import SoftmaxCrossEntropy
 from ooctrain.layers.pooling import MaxPool2d
 from ooctrain.layers.relu import ReLU
@@ -50,7 +50,7 @@ from ooctrain.testing.check_op import (
 #: Sums of products: the definition on |inputs| bounds its error.
 PRODUCTS = (
     Conv2d, Conv2dGradInput, Conv2dGradWeight, ConvTranspose2d, Linear, LinearGradInput,
-    LinearGradWeight,
+    LinearGradWeight, MatMul,
 )  # fmt: skip
 #: "naive" shows nothing more on large shapes.
 FAST = tuple(algorithm for algorithm in CUDA_ALGORITHMS if algorithm != "naive")

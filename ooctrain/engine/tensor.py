@@ -209,6 +209,9 @@ class Tensor(Algebra):
         """
         record_backward(current_tape(), self, gradient, retain_graph=retain_graph)
 
+    def _outputs(self, op: Op, *ins: Tensor) -> tuple[Tensor, ...]:
+        return current_tape().call(op, ins)
+
     def _apply(self, op: Op, *ins: Tensor) -> Tensor:
         return call(op, *ins)
 
@@ -327,7 +330,7 @@ class Tape:
         outs = self._outputs(op, specs, of)
         step = {"seed": self.seed, "step": 0} if scalars is None else scalars
         call_id = self.runner.run(op, ins, outs, self.site, step)
-        if self.recording and _has_gradient(op) and any(t.requires_grad for t in ins):
+        if self.recording and op.has_gradient and any(t.requires_grad for t in ins):
             self._record(op, name, ins, outs, call_id)
         return outs
 
@@ -473,10 +476,6 @@ def _not_a_tensor(what: object, name: str) -> ShapeError:
     return ShapeError(
         f"{name} wants tensors, got {type(what).__name__}", fix="wrap it: oc.tensor(array)"
     )
-
-
-def _has_gradient(op: Op) -> bool:
-    return type(op).vjp is not Op.vjp
 
 
 _TAPE: contextvars.ContextVar[Tape] = contextvars.ContextVar("ooctrain_tape")

@@ -26,14 +26,15 @@ from ooctrain.layers.combine import Add, Concat, Scale
 from ooctrain.layers.conv2d import Conv2d
 from ooctrain.layers.conv_transpose import ConvTranspose2d
 from ooctrain.layers.dropout import Dropout
+from ooctrain.layers.extremes import MaxAlong
 from ooctrain.layers.instance_norm import InstanceNormApply, InstanceNormStats
 from ooctrain.layers.layout import ConstantPad, Pad, Reshape
-from ooctrain.layers.linear import Linear
+from ooctrain.layers.linear import Linear, MatMul
 from ooctrain.layers.losses import ClassLoss, LabelWeight, MeanError, ValueLoss
 from ooctrain.layers.permute import Permute
 from ooctrain.layers.pooling import AdaptiveAvgPool2d, AvgPool2d, MaxPool2d
 from ooctrain.layers.reduction import Spread, Sum
-from ooctrain.layers.regions import Insert, Slice
+from ooctrain.layers.regions import Embed, Insert, Slice, StridedEmbed, StridedSlice
 from ooctrain.layers.relu import Pointwise
 from ooctrain.layers.resampling import ReflectionPad2d, Upsample
 from ooctrain.layers.softmax import SoftmaxAlong
@@ -371,13 +372,16 @@ def samples_apart(trace: Trace, wanted: Sequence[int]) -> bool:
     """Whether the wanted values of an evaluation have what belongs to each sample in its row,
     whatever the other samples are. What is not known to be so counts as mixed. Cost: O(calls).
 
-    By induction: the first axis of each value that depends on the batch is that of its samples.
+    By induction: the first axis of each value that depends on the batch is that of its samples,
+    each of which has the same number of rows, side by side: one, or one for each head of attention.
     """
-    inputs = (v for v in trace.initial if trace.variables[v].name in ("input", "target"))
+    inputs = [v for v in trace.initial if trace.variables[v].name in ("input", "target")]
     samples, needed = set(inputs), _needed(trace, wanted)
+    rows = [trace.variables[v].shape[0] for v in inputs if trace.variables[v].shape]
+    count = max(min(rows, default=1), 1)
     for call in trace.calls:
         if call.id in needed and samples.intersection(call.ins):
-            if not _apart(trace, call, samples):
+            if not _apart(trace, call, samples, count):
                 return False
             samples.update(call.outs)
     return samples.issuperset(wanted)
@@ -393,7 +397,7 @@ def _needed(trace: Trace, wanted: Sequence[int]) -> set[int]:
     return calls
 
 
-def _apart(trace: Trace, call: Call, samples: set[int]) -> bool:
+def _apart(trace: Trace, call: Call, samples: set[int], count: int) -> bool:
     op, variables = call.op, trace.variables
     read = [position for position, v in enumerate(call.ins) if v in samples]
     shapes = [variables[v].shape for v in call.ins]
@@ -403,24 +407,31 @@ def _apart(trace: Trace, call: Call, samples: set[int]) -> bool:
             len(shape) == rank if position in read else len(shape) < rank or shape[0] == 1
             for position, shape in enumerate(shapes)
         )
+    if isinstance(op, MatMul):
+        return read == [0, 1] if len(shapes[0]) == 3 else read == [0] and op.form[0] == "n"
     if isinstance(op, EACH_IMAGE) or (isinstance(op, Op) and op.window() is not None):
         return read == [0]
-    return _axis_is_kept(op, [*shapes, *(variables[v].shape for v in call.outs)])
+    return _axis_is_kept(op, [*shapes, *(variables[v].shape for v in call.outs)], count)
 
 
-def _axis_is_kept(op: Any, shapes: list[tuple[int, ...]]) -> bool:
+def _axis_is_kept(op: Any, shapes: list[tuple[int, ...]], count: int) -> bool:
     """Whether an operation that works along axes leaves that of the samples alone.
 
     Args:
         shapes: those of its inputs and outputs.
+        count: samples of the batch.
     """
     match op:
-        case Sum(axes=axes):
+        case Sum(axes=axes) | MaxAlong(axes=axes):
             return 0 not in axes
         case SoftmaxAlong(axis=axis) | Concat(axis=axis):
             return axis != 0
         case Permute(axes=axes):
             return axes[0] == 0
-        case Reshape() | Slice() | Insert() | Spread():
+        case StridedSlice(steps=steps) | StridedEmbed(steps=steps):
+            return steps[0] == 1 and len({shape[0] for shape in shapes}) == 1
+        case Reshape():
+            return all(shape and shape[0] % count == 0 for shape in shapes)
+        case Slice() | Embed() | Insert() | Spread():
             return len({shape[0] for shape in shapes}) == 1
     return False

@@ -23,11 +23,9 @@ from ooctrain.engine.own_op import Op as OwnOp
 from ooctrain.engine.own_op import UserGrad
 from ooctrain.errors import TrainingStopped
 from ooctrain.layers.arithmetic import Arithmetic
+from ooctrain.layers.function import Elementwise
 from ooctrain.step.op import computed_by
 from ooctrain.step.trace import Call, Trace
-
-#: Near b = 0 the gradients of a / b are as large as you like.
-_POLE = Arithmetic("divide")
 
 
 def may_fail(trace: Trace) -> bool:
@@ -38,7 +36,11 @@ def may_fail(trace: Trace) -> bool:
     together. Other gradients are finite unless they overflow.
     """
     ops = (computed_by(call.op) for call in trace.calls)
-    return any(isinstance(op, OwnOp | UserGrad) or op == _POLE for op in ops)
+    return any(
+        isinstance(op, OwnOp | UserGrad)
+        or (isinstance(op, Arithmetic | Elementwise) and op.has_pole)
+        for op in ops
+    )
 
 
 def expect_finite(

@@ -1,6 +1,6 @@
 """Activations whose gradient reads their input, and softmax, with PyTorch's arguments.
 
-All but PReLU and softmax are rows of one table of functions, and PReLU is made of two of those.
+Most are rows of one table of functions (`../layers/function.py`), the others made of a few.
 `inplace` is accepted and ignored, as in `pointwise.py`. Read next: `../layers/function.py`.
 """
 
@@ -9,7 +9,8 @@ from __future__ import annotations
 from ooctrain.engine.algebra import axes_of
 from ooctrain.engine.tensor import Tensor, call
 from ooctrain.errors import ConfigError, ShapeError
-from ooctrain.layers.function import Elementwise
+from ooctrain.functional.conv import finite
+from ooctrain.layers.function import LINEAR_FROM, Elementwise, Sigmoid, Tanh
 from ooctrain.layers.relu import ReLU
 from ooctrain.layers.softmax import SoftmaxAlong
 
@@ -50,6 +51,94 @@ def hardsigmoid(input: Tensor, inplace: bool = False) -> Tensor:
 def relu6(input: Tensor, inplace: bool = False) -> Tensor:
     """input, at least 0 and at most 6."""
     return call(Elementwise("relu6"), input)
+
+
+def elu(input: Tensor, alpha: float = 1.0, inplace: bool = False) -> Tensor:
+    """input above 0, else alpha (exp(input) - 1)."""
+    return call(Elementwise("elu", finite(alpha, "alpha")), input)
+
+
+def celu(input: Tensor, alpha: float = 1.0, inplace: bool = False) -> Tensor:
+    """input above 0, else alpha (exp(input / alpha) - 1).
+
+    Raises:
+        ConfigError: alpha is 0.
+    """
+    if not alpha:
+        raise ConfigError("celu: alpha is not 0", code="OOC-106")
+    return call(Elementwise("celu", finite(alpha, "alpha")), input)
+
+
+def selu(input: Tensor, inplace: bool = False) -> Tensor:
+    """1.0507 elu(input, 1.6733), which keep mean 0 and variance 1 from layer to layer."""
+    return call(Elementwise("selu"), input)
+
+
+def mish(input: Tensor, inplace: bool = False) -> Tensor:
+    """input tanh(softplus(input))."""
+    return call(Elementwise("mish"), input)
+
+
+def softplus(input: Tensor, beta: float = 1.0, threshold: float = 20.0) -> Tensor:
+    """log(1 + exp(beta input)) / beta; input itself where beta input is beyond the threshold.
+
+    Raises:
+        ConfigError: beta is 0.
+    """
+    if not finite(beta, "beta"):
+        raise ConfigError("softplus: beta is not 0", code="OOC-106")
+    until = finite(threshold, "threshold")
+    op = Elementwise("softplus_until", until) if until < LINEAR_FROM else Elementwise("softplus")
+    return call(op, input) if beta == 1 else call(op, input * beta) / beta
+
+
+def logsigmoid(input: Tensor) -> Tensor:
+    """The logarithm of the sigmoid."""
+    return call(Elementwise("log_sigmoid"), input)
+
+
+def hardtanh(
+    input: Tensor, min_val: float = -1.0, max_val: float = 1.0, inplace: bool = False
+) -> Tensor:
+    """input, at least min_val and at most max_val; the gradient is 0 at both.
+
+    Raises:
+        ConfigError: max_val is less than min_val.
+    """
+    low, high = finite(min_val, "min_val"), finite(max_val, "max_val")
+    if high < low:
+        raise ConfigError(f"hardtanh: {max_val} is less than {min_val}", code="OOC-106")
+    if (low, high) == (0.0, 6.0):
+        return relu6(input)
+    return call(Elementwise("below", high), call(Elementwise("above", low), input))
+
+
+def softsign(input: Tensor) -> Tensor:
+    """input / (1 + |input|)."""
+    return input / (input.abs() + 1.0)
+
+
+def tanhshrink(input: Tensor) -> Tensor:
+    """input - tanh(input)."""
+    return input - call(Tanh(), input)
+
+
+def glu(input: Tensor, dim: int = -1) -> Tensor:
+    """The first half along the axis `dim`, times the sigmoid of the second.
+
+    Raises:
+        ShapeError: there is no such axis, or it has no halves.
+    """
+    axis = axes_of(dim, input.ndim)[0]
+    if input.shape[axis] % 2:
+        raise ShapeError(f"glu: axis {dim} of extent {input.shape[axis]} has no halves")
+    first, second = input.chunk(2, axis)
+    return first * call(Sigmoid(), second)
+
+
+def softmin(input: Tensor, dim: int | None = None) -> Tensor:
+    """`softmax` of -input."""
+    return softmax(-input, dim)
 
 
 def prelu(input: Tensor, weight: Tensor) -> Tensor:

@@ -18,18 +18,67 @@ from ooctrain.layers.conv2d import Conv2d, Geometry, choose_algorithm, conv_shap
 from ooctrain.layers.conv_transpose import ConvTranspose2d
 from ooctrain.layers.layout import Pad
 from ooctrain.layers.linear import Linear
+from ooctrain.layers.losses import ClassWeights
+from ooctrain.layers.softmax import SoftmaxAlong
 from ooctrain.step.op import Pair, Sides
 
 IntOrPair = int | Sequence[int]
 
 
 def linear(input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
-    """input weight^T + bias: (N, C) and (K, C) give (N, K).
+    """input weight^T + bias: (N, C) and (K, C) give (N, K), and (..., C) gives (..., K).
 
     Raises:
-        ShapeError: features or bias do not fit, or the input is not flat.
+        ShapeError: features or bias do not fit.
     """
-    return call(Linear(), input, weight, *present(bias))
+    flat = input.ndim == 2 or not input.shape or input.shape[-1:] != weight.shape[-1:]
+    if flat:  # or its error says what to do
+        return call(Linear(), input, weight, *present(bias))
+    rows = input.reshape(-1, input.shape[-1])
+    found = call(Linear(), rows, weight, *present(bias))
+    return found.reshape(*input.shape[:-1], weight.shape[0])
+
+
+def matmul(input: Tensor, other: Tensor) -> Tensor:
+    """The product of matrices along the last two axes; see `Tensor.matmul`."""
+    return input.matmul(other)
+
+
+def bmm(input: Tensor, mat2: Tensor) -> Tensor:
+    """Products of equally many matrices, (B, M, K) and (B, K, N): (B, M, N)."""
+    return input.bmm(mat2)
+
+
+def scaled_dot_product_attention(
+    query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None = None,
+    dropout_p: float = 0.0, is_causal: bool = False, scale: float | None = None,
+) -> Tensor:  # fmt: skip
+    """softmax(query key^T scale + attn_mask) value, along the last two axes.
+
+    Args:
+        query: (..., L, E).
+        key, value: (..., S, E) and (..., S, V).
+        attn_mask: float32, added to the (..., L, S) products before the softmax.
+        dropout_p: 0: attention drops nothing here.
+        is_causal: place l sees the places up to l.
+        scale: None: 1 / sqrt(E).
+
+    Raises:
+        ConfigError: dropout, or a mask with is_causal.
+        ShapeError: shapes that do not fit.
+    """
+    if dropout_p or (is_causal and attn_mask is not None):
+        what = "no dropout" if dropout_p else "either a mask or is_causal"
+        raise ConfigError(f"scaled_dot_product_attention takes {what}", code="OOC-106")
+    by = 1 / math.sqrt(query.shape[-1]) if scale is None else finite(scale, "scale")
+    scores = (query * by) @ key.transpose(-2, -1)
+    if attn_mask is not None:
+        scores = scores + attn_mask
+    if is_causal:
+        length, places = scores.shape[-2:]
+        rows, columns = (call(ClassWeights(tuple(map(float, range(n))))) for n in (length, places))
+        scores = scores.where(rows.unsqueeze(1).ge(columns), -math.inf)
+    return call(SoftmaxAlong(scores.ndim - 1), scores) @ value
 
 
 def conv2d(
@@ -171,6 +220,14 @@ def sides(value: Sequence[int]) -> Sides:
             fix="(left, right, top, bottom)",
         ) from error  # fmt: skip
     return top, bottom, left, right
+
+
+def whole(value: object, what: str) -> int:
+    """A whole number. Raises ConfigError: `value` is not one."""
+    try:
+        return index(value)  # type: ignore[arg-type]
+    except TypeError as error:
+        raise ConfigError(f"{what} {value!r} is not a whole number", code="OOC-106") from error
 
 
 def finite(value: float, what: str) -> float:

@@ -8,31 +8,38 @@ become four explicit sides here. Read next: `../layers/pooling.py`.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from fractions import Fraction
-from numbers import Real
+from numbers import Integral, Real
 from typing import Any, Literal
 
 import numpy as np
 
 from ooctrain.engine.tensor import Tensor, call
 from ooctrain.errors import ConfigError, ShapeError
-from ooctrain.functional.conv import IntOrPair, finite, pair, sides
+from ooctrain.functional.conv import IntOrPair, finite, pair, sides, whole
 from ooctrain.functional.pointwise import cat
 from ooctrain.layers.arithmetic import BytesToFloat
+from ooctrain.layers.combine import Constant
+from ooctrain.layers.extremes import MaxAlong
 from ooctrain.layers.layout import ConstantPad, Pad
-from ooctrain.layers.pooling import AdaptiveAvgPool2d, AvgPool2d, MaxPool2d, PoolGeometry
+from ooctrain.layers.pooling import (
+    MOST_CELLS,
+    AdaptiveAvgPool2d,
+    AvgPool2d,
+    MaxPool2d,
+    PoolGeometry,
+)
+from ooctrain.layers.regions import Embed
 from ooctrain.layers.resampling import ReflectionPad2d, Upsample
+from ooctrain.step.op import Pair, Sides
 
 #: One number, or one for each channel.
 Each = float | Sequence[float] | np.ndarray
 PlainEach = float | tuple[float, ...]
 #: Into how many pieces a factor of `interpolate` may cut a pixel, and how near to a fraction it is.
 MOST_PIECES, _SAME = 64, 1e-6
-_PADDINGS: Mapping[str, type[Pad] | type[ReflectionPad2d]] = {
-    "constant": Pad, "reflect": ReflectionPad2d,
-}  # fmt: skip
 
 
 def from_bytes(input: Tensor, mean: Each = 0.0, std: Each = 255.0) -> Tensor:
@@ -211,38 +218,140 @@ def adaptive_avg_pool2d(input: Tensor, output_size: int | Sequence[int | None] |
     Args:
         output_size: (OH, OW), or one number for both; None: as in the input.
     """
+    return call(AdaptiveAvgPool2d(_adaptive_size(input, output_size)), input)
+
+
+def _adaptive_size(input: Tensor, output_size: int | Sequence[int | None] | None) -> Pair:
     asked = output_size if isinstance(output_size, Sequence) else (output_size, output_size)
     own = input.shape[-len(asked) :]
     size = [mine if wanted is None else wanted for wanted, mine in zip(asked, own, strict=True)]
-    return call(AdaptiveAvgPool2d(pair(size)), input)
+    return pair(size)
+
+
+def adaptive_max_pool2d(input: Tensor, output_size: int | Sequence[int | None] | None) -> Tensor:
+    """Maxima over the windows of `adaptive_avg_pool2d`; the first of equal ones counts."""
+    size = _adaptive_size(input, output_size)
+    if input.ndim != 4 or min(size) < 1:
+        raise ShapeError(
+            f"adaptive_max_pool2d wants (N, C, H, W) and a size, not {size}",
+            numbers=f"got {input.shape}",
+        )
+    if size == (1, 1):
+        return call(MaxAlong((2, 3)), input)
+    kernel = tuple(n // out for n, out in zip(input.shape[2:], size, strict=True))
+    whole = all(k * out == n for k, out, n in zip(kernel, size, input.shape[2:], strict=True))
+    if whole and math.prod(kernel) <= MOST_CELLS:
+        return max_pool2d(input, kernel)
+    # In each row the first of its columns, and then the first of the rows.
+    for axis, out in ((3, size[1]), (2, size[0])):
+        extent = input.shape[axis]
+        spans = [(o * extent // out, -(-(o + 1) * extent // out)) for o in range(out)]
+        parts = [input.narrow(axis, first, end - first) for first, end in spans]
+        input = cat([call(MaxAlong((axis,)), part) for part in parts], axis)
+    return input
 
 
 def pad(
-    input: Tensor, pad: Sequence[int], mode: Literal["constant", "reflect"] = "constant",
+    input: Tensor, pad: Sequence[int],
+    mode: Literal["constant", "reflect", "replicate", "circular"] = "constant",
     value: float | None = None,
 ) -> Tensor:  # fmt: skip
-    """Padding of images (N, C, H, W), with a value or mirrored.
+    """Padding with a value; of images (N, C, H, W) also mirrored, continued or repeated.
 
     Args:
-        pad: (left, right, top, bottom), PyTorch's order, not negative.
+        pad: (left, right, top, bottom), PyTorch's order. With a value also two numbers for each
+            axis, from the last on, and negative ones, which cut off.
         mode: "constant": `value`; "reflect": mirrored at the outermost pixels, each side less than
-            the image.
+            the image; "replicate": the outermost pixels again; "circular": the image again, each
+            side at most the image.
         value: value of a constant border; None: 0.
 
     Raises:
-        ConfigError: a value for what is mirrored, no such mode (PyTorch's "replicate" and
-            "circular" are not here), or not four whole numbers.
-        ShapeError: no images, a negative side, or more to mirror than the image has.
+        ConfigError: a value for what is mirrored, no such mode, or not whole numbers, two for each
+            axis.
+        ShapeError: no images, a negative side, or more to mirror or repeat than the image has.
     """
-    if not isinstance(mode, str) or mode not in _PADDINGS:
-        raise ConfigError(
-            f"pad: mode {mode!r} is neither {' nor '.join(map(repr, _PADDINGS))}", code="OOC-106"
-        )
+    if mode != "constant" and mode not in _PADDINGS:
+        known = " nor ".join(map(repr, ("constant", *_PADDINGS)))
+        raise ConfigError(f"pad: mode {mode!r} is neither {known}", code="OOC-106")
     if value is not None and mode != "constant":
         raise ConfigError(f"pad: mode {mode!r} takes no value", code="OOC-106")
-    if value:
-        return call(ConstantPad(sides(pad), finite(value, "value")), input)
-    return call(_PADDINGS[mode](sides(pad)), input)
+    if mode != "constant":
+        return _PADDINGS[mode](sides(pad), input)
+    numbers = [int(n) for n in pad if isinstance(n, Integral)] if isinstance(pad, Sequence) else []
+    if not numbers or len(numbers) != len(pad) or len(pad) % 2 or len(pad) > 2 * input.ndim:
+        raise ConfigError(
+            f"pad wants two whole numbers for each axis, got {pad!r}", code="OOC-106",
+            fix="(left, right, top, bottom) for images",
+        )  # fmt: skip
+    if len(pad) == 4 and input.ndim == 4 and min(numbers) >= 0:
+        four = sides(pad)
+        if value:
+            return call(ConstantPad(four, finite(value, "value")), input)
+        return call(Pad(four), input)
+    pairs = [(numbers[i], numbers[i + 1]) for i in range(0, len(numbers), 2)]
+    return _framed(input, [*[(0, 0)] * (input.ndim - len(pairs)), *reversed(pairs)], value or 0.0)
+
+
+def _framed(input: Tensor, pairs: Sequence[tuple[int, int]], value: float) -> Tensor:
+    """So many places before and behind along each axis; negative numbers cut off."""
+    x = input
+    for axis, (before, behind) in enumerate(pairs):
+        extent = x.shape[axis]
+        if min(before, behind) < 0:
+            start, end = max(-before, 0), extent - max(-behind, 0)
+            x = x.narrow(axis, start, end - start)
+    more = [(max(a, 0), max(b, 0)) for a, b in pairs]
+    full = tuple(n + a + b for n, (a, b) in zip(x.shape, more, strict=True))
+    if full == x.shape:
+        return x
+    if not value:
+        return call(Embed(full, tuple(a for a, _ in more)), x)
+    for axis, sizes in enumerate(more):
+        frame = [
+            call(Constant(finite(value, "value"), (*x.shape[:axis], n, *x.shape[axis + 1 :])))
+            if n else None for n in sizes
+        ]  # fmt: skip
+        parts = [part for part in (frame[0], x, frame[1]) if part is not None]
+        x = cat(parts, axis) if len(parts) > 1 else x
+    return x
+
+
+def _continued(sides: Sides, input: Tensor) -> Tensor:
+    """The outermost pixels again; PyTorch's "replicate"."""
+
+    def part(x: Tensor, axis: int, count: int, *, first: bool) -> Tensor:
+        edge = x.narrow(axis, 0 if first else x.shape[axis] - 1, 1)
+        return edge.expand([count if a == axis else -1 for a in range(x.ndim)])
+
+    return _bordered(sides, input, part)
+
+
+def _repeated(sides: Sides, input: Tensor) -> Tensor:
+    """The image again on the other side; PyTorch's "circular"."""
+    top, bottom, left, right = sides
+    h, w = input.shape[2:] if input.ndim == 4 else (0, 0)
+    if max(top, bottom) > h or max(left, right) > w:
+        raise ShapeError(f"pad: {sides} is more than the image", numbers=f"got {input.shape}")
+
+    def part(x: Tensor, axis: int, count: int, *, first: bool) -> Tensor:
+        return x.narrow(axis, x.shape[axis] - count if first else 0, count)
+
+    return _bordered(sides, input, part)
+
+
+def _bordered(sides: Sides, input: Tensor, part: Callable[..., Tensor]) -> Tensor:
+    """An image between what `part` makes of it: columns, and then rows."""
+    if input.ndim != 4 or min(sides) < 0:
+        raise ShapeError("pad: wants (N, C, H, W) and sides >= 0", numbers=f"got {input.shape}")
+    for axis, before, behind in ((3, *sides[2:]), (2, *sides[:2])):
+        parts = [input]
+        if before:
+            parts = [part(input, axis, before, first=True), *parts]
+        if behind:
+            parts = [*parts, part(input, axis, behind, first=False)]
+        input = cat(parts, axis) if len(parts) > 1 else input
+    return input
 
 
 def pixel_shuffle(input: Tensor, upscale_factor: int) -> Tensor:
@@ -263,6 +372,41 @@ def pixel_shuffle(input: Tensor, upscale_factor: int) -> Tensor:
     return apart.reshape(n, c, h * r, w * r)
 
 
+def pixel_unshuffle(input: Tensor, downscale_factor: int) -> Tensor:
+    """Pixels become channels: (N, C, H r, W r) give (N, C r^2, H, W), r the factor.
+
+    Raises:
+        ShapeError: no images, or extents that are no multiples of r.
+    """
+    r = whole(downscale_factor, "downscale_factor")
+    if input.ndim != 4 or r < 1 or input.shape[2] % r or input.shape[3] % r:
+        raise ShapeError(
+            f"pixel_unshuffle wants (N, C, H, W), H and W multiples of {r}",
+            numbers=f"got {input.shape}",
+        )
+    n, c, h, w = input.shape
+    apart = input.reshape(n, c, h // r, r, w // r, r).permute(0, 1, 3, 5, 2, 4)
+    return apart.reshape(n, c * r * r, h // r, w // r)
+
+
+def channel_shuffle(input: Tensor, groups: int) -> Tensor:
+    """Channels of all groups in turn: channel c of C becomes c % (C / groups) * groups + c //
+    (C / groups).
+
+    Raises:
+        ShapeError: no channels, or a number of them that does not part into groups.
+    """
+    groups = whole(groups, "groups")
+    if input.ndim < 3 or groups < 1 or input.shape[1] % groups:
+        raise ShapeError(
+            f"channel_shuffle wants (N, C, ...), C a multiple of {groups}",
+            numbers=f"got {input.shape}",
+        )
+    n, c, *tail = input.shape
+    apart = input.reshape(n, groups, c // groups, *tail)
+    return apart.transpose(1, 2).reshape(input.shape)
+
+
 def _pool_geometry(
     kernel_size: IntOrPair, stride: IntOrPair | None, padding: IntOrPair, dilation: IntOrPair = 1
 ) -> PoolGeometry:
@@ -274,6 +418,13 @@ def _pool_geometry(
             f"pooling: padding {(rows, columns)} is more than half of the window {geometry.extent}"
         )
     return geometry
+
+
+#: {mode: (sides, images) -> images}
+_PADDINGS: Mapping[str, Callable[[Sides, Tensor], Tensor]] = {
+    "reflect": lambda sides, input: call(ReflectionPad2d(sides), input),
+    "replicate": _continued, "circular": _repeated,
+}  # fmt: skip
 
 
 def _rounded(geometry: PoolGeometry, input: Tensor, ceil_mode: bool) -> PoolGeometry:

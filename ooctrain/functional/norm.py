@@ -13,10 +13,11 @@ from collections.abc import Sequence
 
 from ooctrain.engine.tensor import Tensor, call, current_tape
 from ooctrain.errors import ConfigError, ShapeError
-from ooctrain.functional.conv import present
+from ooctrain.functional.conv import finite, present, whole
 from ooctrain.layers.batch_norm import BatchNormApply, BatchNormStats, BatchNormUpdate, InverseStd
 from ooctrain.layers.combine import Constant
 from ooctrain.layers.instance_norm import InstanceNormApply, InstanceNormStats
+from ooctrain.layers.pooling import AvgPool2d, PoolGeometry
 
 
 def batch_norm(
@@ -156,3 +157,38 @@ def _standardised(name: str, input: Tensor, rows: int, eps: float) -> Tensor:
     columns = input.reshape(1, input.numel() // rows, rows, 1)
     mean, inv_std = current_tape().call(InstanceNormStats(eps), (columns,))
     return call(InstanceNormApply(), columns, mean, inv_std).reshape(input.shape)
+
+
+def local_response_norm(
+    input: Tensor, size: int, alpha: float = 1e-4, beta: float = 0.75, k: float = 1.0
+) -> Tensor:
+    """input / (k + alpha mean)^beta, the mean being that of the squares of `size` channels.
+
+    Channels beyond the first and the last count as 0. Source: Krizhevsky et al. 2012, with
+    PyTorch's mean in place of the sum.
+
+    Args:
+        input: (N, C, ...).
+
+    Raises:
+        ConfigError: a size that is not a whole number, others that are not finite.
+        ShapeError: no channels, or no size.
+    """
+    size = whole(size, "size")
+    if input.ndim < 3 or size < 1:
+        raise ShapeError(
+            f"local_response_norm wants (N, C, ...) and a size, not {size}",
+            numbers=f"got {input.shape}",
+        )
+    n, c, *tail = input.shape
+    windows = PoolGeometry((size, 1), (1, 1), (size // 2, (size - 1) // 2, 0, 0))
+    squares = (input * input).reshape(n, 1, c, math.prod(tail))
+    means = call(AvgPool2d(windows), squares).reshape(input.shape)
+    return input / (means * finite(alpha, "alpha") + finite(k, "k")) ** beta
+
+
+def normalize(
+    input: Tensor, p: float = 2.0, dim: int | Sequence[int] = 1, eps: float = 1e-12
+) -> Tensor:
+    """input / its p-norm over the axes `dim`, which is at least eps."""
+    return input / input.norm(p, dim, keepdim=True).clamp(min=eps)

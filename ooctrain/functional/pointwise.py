@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Literal
 
+from ooctrain.engine.algebra import axes_of
 from ooctrain.engine.tensor import Tensor, call, current_tape
 from ooctrain.errors import ConfigError, ShapeError
 from ooctrain.layers.combine import Concat, Constant
@@ -113,6 +114,53 @@ def concat(tensors: Sequence[Tensor], dim: int = 0) -> Tensor:
 
 
 cat = concat
+
+
+def maximum(input: Tensor, other: Tensor) -> Tensor:
+    """The larger of two elements; equal ones have half of the gradient each."""
+    return input.maximum(other)
+
+
+def minimum(input: Tensor, other: Tensor) -> Tensor:
+    """The smaller of two elements; equal ones have half of the gradient each."""
+    return input.minimum(other)
+
+
+def where(condition: Tensor, input: Tensor | float, other: Tensor | float) -> Tensor:
+    """input where the condition is not 0, else other; shapes are repeated to fit.
+
+    Args:
+        condition: float32, such as `x.gt(0)`; a mask that is always the same is a buffer of the
+            model. It has no gradient.
+        input, other: tensors or numbers.
+    """
+    if not isinstance(input, Tensor):
+        input = call(Constant(float(input), ()))
+    return input.where(condition, other)
+
+
+def stack(tensors: Sequence[Tensor], dim: int = 0) -> Tensor:
+    """Tensors of one shape one after the other along a new axis `dim`.
+
+    Raises:
+        ShapeError: there is none, their shapes differ, or there is no axis `dim`.
+    """
+    if not tensors:
+        raise ShapeError("stack: nothing to join")
+    (axis,) = axes_of(dim, tensors[0].ndim + 1)
+    return concat([tensor.unsqueeze(axis) for tensor in tensors], axis)
+
+
+def split(
+    tensor: Tensor, split_size_or_sections: int | Sequence[int], dim: int = 0
+) -> tuple[Tensor, ...]:
+    """Parts along an axis; see `Tensor.split`."""
+    return tensor.split(split_size_or_sections, dim)
+
+
+def chunk(input: Tensor, chunks: int, dim: int = 0) -> tuple[Tensor, ...]:
+    """At most `chunks` parts along an axis; see `Tensor.chunk`."""
+    return input.chunk(chunks, dim)
 
 
 def flatten(input: Tensor, start_dim: int = 0, end_dim: int = -1) -> Tensor:

@@ -1,16 +1,19 @@
-"""Sums, differences, products and quotients of two tensors, with broadcasting; bytes to floats.
+"""Sums, products, quotients and comparisons of two tensors, with broadcasting; bytes to floats.
 
 The shapes of a and b fit as in NumPy and PyTorch: they are aligned at the last axis, and an axis
 that is missing or has extent 1 is repeated. Nothing is repeated in memory; a kernel reads the same
 element again. The gradient of a repeated operand is a sum over its repetitions (`reduction.py`).
-Sums of two equal shapes are `combine.Add`, which fuses with the operation before it. `BytesToFloat`
-turns an image of bytes into floats. Read next: `permute.py`.
+Sums of two equal shapes are `combine.Add`, which fuses with the operation before it. A comparison
+is 1.0 where it holds and 0.0 elsewhere, since no tensor has truth values; a choice between two
+tensors is the sum of what is kept of either. `BytesToFloat` turns an image of bytes into floats.
+Read next: `permute.py`.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 
@@ -18,16 +21,26 @@ from ooctrain.layers.combine import Scale
 from ooctrain.layers.reduction import Index, sum_to
 from ooctrain.step.op import Op, Spec, Window, require, require_float
 
-Arithmetics = Literal["add", "subtract", "multiply", "divide"]
+Arithmetics = Literal[
+    "add", "subtract", "multiply", "divide", "maximum", "minimum", "keep", "drop", "greater",
+    "greater_equal", "equal", "share",
+]  # fmt: skip
+COMPARISONS = ("greater", "greater_equal", "equal", "share")
+#: Where NumPy has a function of the name, it is that one. `keep` is a where b is not 0, and `drop`
+#: where it is; `share` is how much of the gradient of the larger one a has.
+VALUES: Mapping[Arithmetics, Callable[[Any, Any], Any]] = {
+    "add": np.add, "subtract": np.subtract, "multiply": np.multiply, "divide": np.divide,
+    "maximum": np.maximum, "minimum": np.minimum,
+    "keep": lambda a, b: np.where(b != 0, a, a.dtype.type(0)),
+    "drop": lambda a, b: np.where(b != 0, a.dtype.type(0), a),
+    "greater": np.greater, "greater_equal": np.greater_equal, "equal": np.equal,
+    "share": lambda a, b: (a > b) + (a == b) / 2,
+}  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
 class Arithmetic(Op):
-    """y = a + b, a - b, a * b or a / b.
-
-    Args:
-        function: NumPy's name for it.
-    """
+    """y = a + b, a - b, a * b, a / b, or another function of `VALUES`."""
 
     function: Arithmetics
 
@@ -35,6 +48,16 @@ class Arithmetic(Op):
     def name(self) -> str:
         """That of the function."""
         return self.function
+
+    @property
+    def has_pole(self) -> bool:
+        """Whether its gradients grow without bound: near b = 0 those of a / b do."""
+        return self.function == "divide"
+
+    @property
+    def has_gradient(self) -> bool:
+        """Whether it is more than a comparison."""
+        return self.function not in COMPARISONS
 
     def infer(self, a: Spec, b: Spec) -> tuple[Spec, ...]:
         require_float(self, a, b)
@@ -44,7 +67,7 @@ class Arithmetic(Op):
 
     def reference(self, a, b, scalars):
         with np.errstate(divide="ignore", invalid="ignore"):
-            return (np.asarray(getattr(np, self.function)(a, b)),)
+            return (np.asarray(VALUES[self.function](a, b), a.dtype),)
 
     def vjp(self, tape, ins, outs, grads):
         (a, b), (dy,) = ins, grads
@@ -57,6 +80,12 @@ class Arithmetic(Op):
                 return _product_sum(tape, "multiply", dy, b, a), _product_sum(
                     tape, "multiply", dy, a, b
                 )
+            case "maximum":
+                return _share_sum(tape, dy, a, b, a), _share_sum(tape, dy, b, a, b)
+            case "minimum":
+                return _share_sum(tape, dy, b, a, a), _share_sum(tape, dy, a, b, b)
+            case "keep" | "drop":
+                return _product_sum(tape, self.function, dy, b, a), None
         # d(a / b) = da / b - db y / b
         da = _product_sum(tape, "divide", dy, b, a)
         share = tape.gradient(Arithmetic("divide"), (outs[0], b), of=b)
@@ -74,6 +103,12 @@ def common_shape(a: Index, b: Index) -> Index | None:
     if any(m != n and 1 not in (m, n) for m, n in extents):
         return None
     return tuple(n if m == 1 else m for m, n in extents)
+
+
+def _share_sum(tape, dy, larger, smaller, of):
+    """The gradient of one of two numbers that are compared; equal ones have half each."""
+    share = tape.gradient(Arithmetic("share"), (larger, smaller), of=of)
+    return None if share is None else _product_sum(tape, "multiply", dy, share, of)
 
 
 def _product_sum(tape, function: Arithmetics, dy, other, of):

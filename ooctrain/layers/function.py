@@ -1,9 +1,10 @@
 """Elementwise functions as operations, each a line of arithmetic with its derivative.
 
-The functions whose gradient reads the input (GELU, SiLU, hard variants, bounds) are one operation
-with a table, `FUNCTIONS`. Tanh and sigmoid, whose gradients read the output alone, are operations
-of their own, as is ReLU (`relu.py`): they keep less. The shape may be any. Sources: Hendrycks and
-Gimpel 2016 (GELU); Howard et al. 2019 (the hard variants). Read next: `arithmetic.py`.
+The functions whose gradient reads the input (GELU, SiLU, hard variants, bounds, roots, powers) are
+one operation with a table, `FUNCTIONS`. Tanh and sigmoid, whose gradients read the output alone,
+are operations of their own, as is ReLU (`relu.py`): they keep less. The shape may be any. Sources:
+Hendrycks and Gimpel 2016 (GELU); Howard et al. 2019 (the hard variants); Clevert et al. 2016 (ELU);
+Klambauer et al. 2017 (SELU); Misra 2020 (Mish). Read next: `arithmetic.py`.
 """
 
 from __future__ import annotations
@@ -25,6 +26,10 @@ EXP_FLOPS = 10
 Array = Any
 #: GELU's approximation: tanh(TANH_SCALE (x + TANH_CUBE x^3)).
 TANH_SCALE, TANH_CUBE = math.sqrt(2 / math.pi), 0.044715
+#: With these a layer of SELUs keeps mean 0 and variance 1 (Klambauer et al., equation 14).
+SELU_SCALE, SELU_ALPHA = 1.0507009873554804934, 1.6732632423543772848
+#: From here on log(1 + exp(x)) is x in float32.
+LINEAR_FROM = 20.0
 _erf = np.vectorize(math.erf, otypes=[np.float64])
 
 
@@ -36,11 +41,13 @@ class Function:
         value: (x, parameter) -> f(x).
         slope: (x, parameter) -> f'(x).
         flops: operations of one value.
+        has_pole: whether the slope grows without bound near some x.
     """
 
     value: Callable[[Array, float], Array]
     slope: Callable[[Array, float], Array]
     flops: int = 2
+    has_pole: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,8 +67,15 @@ class Elementwise(Pointwise):
         """That of the function."""
         return self.function
 
+    @property
+    def has_pole(self) -> bool:
+        """Whether its gradient grows without bound near some x."""
+        return FUNCTIONS[self.function].has_pole
+
     def reference(self, x, scalars):
-        return (FUNCTIONS[self.function].value(x, self.parameter).astype(x.dtype, copy=False),)
+        with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
+            y = FUNCTIONS[self.function].value(x, self.parameter)
+        return (y.astype(x.dtype, copy=False),)
 
     def vjp(self, tape, ins, outs, grads):
         op = ElementwiseGrad(self.function, self.parameter)
@@ -89,8 +103,9 @@ class ElementwiseGrad(Pointwise):
         return (dy,)
 
     def reference(self, dy, x, scalars):
-        slope = FUNCTIONS[self.function].slope(x, self.parameter)
-        return ((dy * slope).astype(dy.dtype, copy=False),)
+        with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
+            dx = dy * FUNCTIONS[self.function].slope(x, self.parameter)
+        return (dx.astype(dy.dtype, copy=False),)
 
     def flops(self, ins, outs):
         return (1 + 2 * FUNCTIONS[self.function].flops) * outs[0].size
@@ -127,6 +142,19 @@ def _silu_slope(x: Array, p: float) -> Array:
     return s * (1 + x * (1 - s))
 
 
+def _elu(x: Array, alpha: float, before: float = 1.0) -> Array:
+    return np.where(x > 0, x, alpha * np.expm1(np.minimum(x, 0) * before))
+
+
+def _elu_slope(x: Array, alpha: float, before: float = 1.0) -> Array:
+    return np.where(x > 0, 1, alpha * before * np.exp(np.minimum(x, 0) * before))
+
+
+def _mish_slope(x: Array, p: float) -> Array:
+    t = np.tanh(softplus(x))
+    return t + x * (1 - t * t) * sigmoid(x)
+
+
 #: Which kink has which slope is as in PyTorch.
 FUNCTIONS: Mapping[str, Function] = {
     "gelu": Function(lambda x, p: x * (1 + _erf(x / math.sqrt(2))) / 2, _gelu_slope, 2 * EXP_FLOPS),
@@ -146,6 +174,41 @@ FUNCTIONS: Mapping[str, Function] = {
         lambda x, p: np.clip(x, 0, 6), lambda x, p: np.where((x > 0) & (x < 6), 1, 0)
     ),
     "softplus": Function(lambda x, p: softplus(x), lambda x, p: sigmoid(x), 2 * EXP_FLOPS),
+    # the same, but x itself beyond p
+    "softplus_until": Function(
+        lambda x, p: np.where(x > p, x, softplus(x)),
+        lambda x, p: np.where(x > p, 1, sigmoid(x)), 2 * EXP_FLOPS,
+    ),
+    "log_sigmoid": Function(
+        lambda x, p: -softplus(-x), lambda x, p: sigmoid(-x), 2 * EXP_FLOPS
+    ),
+    "mish": Function(lambda x, p: x * np.tanh(softplus(x)), _mish_slope, 3 * EXP_FLOPS),
+    # p (exp(x) - 1) below 0; the same of x / p; the first with the scale of SELU
+    "elu": Function(_elu, _elu_slope, EXP_FLOPS),
+    "celu": Function(
+        lambda x, p: _elu(x, p, 1 / p), lambda x, p: _elu_slope(x, p, 1 / p), EXP_FLOPS
+    ),
+    "selu": Function(
+        lambda x, p: SELU_SCALE * _elu(x, SELU_ALPHA),
+        lambda x, p: SELU_SCALE * _elu_slope(x, SELU_ALPHA), EXP_FLOPS,
+    ),
+    "exp": Function(lambda x, p: np.exp(x), lambda x, p: np.exp(x), EXP_FLOPS),
+    "log": Function(lambda x, p: np.log(x), lambda x, p: 1 / x, EXP_FLOPS, has_pole=True),
+    "erf": Function(
+        lambda x, p: _erf(x), lambda x, p: 2 / math.sqrt(math.pi) * np.exp(-x * x), EXP_FLOPS
+    ),
+    "abs": Function(lambda x, p: np.abs(x), lambda x, p: np.sign(x)),
+    "sqrt": Function(lambda x, p: np.sqrt(x), lambda x, p: 0.5 / np.sqrt(x), has_pole=True),
+    # sqrt(x) whose slope at 0 is 0, as PyTorch has it for lengths of vectors and deviations
+    "length": Function(
+        lambda x, p: np.sqrt(x),
+        lambda x, p: np.where(x == 0, 0, 0.5 / np.sqrt(x)), has_pole=True,
+    ),
+    "power": Function(
+        lambda x, p: np.power(x, x.dtype.type(p)),
+        lambda x, p: x.dtype.type(p) * np.power(x, x.dtype.type(p - 1)) if p else 0 * x,
+        2 * EXP_FLOPS, has_pole=True,
+    ),
     # max(x, p) and min(x, p)
     "at_least": Function(
         lambda x, p: np.maximum(x, x.dtype.type(p)), lambda x, p: np.where(x < p, 0, 1)
@@ -153,7 +216,14 @@ FUNCTIONS: Mapping[str, Function] = {
     "at_most": Function(
         lambda x, p: np.minimum(x, x.dtype.type(p)), lambda x, p: np.where(x > p, 0, 1)
     ),
-}
+    # the same, but where x is p, too, the slope is 0: the bounds of hardtanh
+    "above": Function(
+        lambda x, p: np.maximum(x, x.dtype.type(p)), lambda x, p: np.where(x <= p, 0, 1)
+    ),
+    "below": Function(
+        lambda x, p: np.minimum(x, x.dtype.type(p)), lambda x, p: np.where(x >= p, 0, 1)
+    ),
+}  # fmt: skip
 
 
 # Tanh and sigmoid. Both derivatives are functions of y, 1 - y^2 and y (1 - y), so x is not kept and

@@ -1,14 +1,15 @@
-"""Linear layers: y = x W^T + b, and the two products of its gradient.
+"""Linear layers: y = x W^T + b, and the two products of its gradient; products of any matrices.
 
 The shapes are x (N, C), W (K, C) as in PyTorch, b (K) and y (N, K). All three products are separate
 calls, so that a planner sees what each one reads: the input gradient needs W, the weight gradient
-needs x. Read next: `conv2d.py`.
+needs x. The same three, of two tensors that are computed and of many pairs of matrices at once, are
+one operation, `MatMul`: the gradients of each are two of them. Read next: `conv2d.py`.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 from ooctrain.layers.reduction import ChannelSum
 from ooctrain.step.op import Op, Spec, require, require_float
@@ -80,3 +81,49 @@ class LinearGradWeight(Op):
 
     def flops(self, ins, outs):
         return 2 * outs[0].size * ins[0].shape[0]
+
+
+@dataclass(frozen=True, slots=True)
+class MatMul(Op):
+    """Products of matrices, of (M, K) and (K, N), or of as many pairs of them as a first axis has.
+
+    Args:
+        form: "nn": a b; "nt": a b^T, b then is (N, K); "tn": a^T b, a then is (K, M).
+    """
+
+    form: Literal["nn", "nt", "tn"] = "nn"
+    name: ClassVar[str] = "matmul"
+
+    def infer(self, a: Spec, b: Spec) -> tuple[Spec, ...]:
+        require_float(self, a, b)
+        fits = len(a.shape) == len(b.shape) in (2, 3) and a.shape[:-2] == b.shape[:-2]
+        require(fits, "matmul: wants two matrices, or equally many of both", a, b)
+        rows, inner, columns = self.extents(a.shape, b.shape)
+        other = b.shape[-1 if self.form == "nt" else -2]
+        require(inner == other, f"matmul: {inner} columns for {other} rows", a, b)
+        return (Spec((*a.shape[:-2], rows, columns), a.dtype),)
+
+    def reference(self, a, b, scalars):
+        if self.form == "tn":
+            a = a.swapaxes(-1, -2)
+        return (a @ (b.swapaxes(-1, -2) if self.form == "nt" else b),)
+
+    def vjp(self, tape, ins, outs, grads):
+        (a, b), (dy,) = ins, grads
+        match self.form:
+            case "nn":
+                of_a, of_b = (MatMul("nt"), (dy, b)), (MatMul("tn"), (a, dy))
+            case "nt":
+                of_a, of_b = (MatMul("nn"), (dy, b)), (MatMul("tn"), (dy, a))
+            case _:
+                of_a, of_b = (MatMul("nt"), (b, dy)), (MatMul("nn"), (a, dy))
+        db = tape.gradient(*of_b, of=b)
+        return tape.gradient(*of_a, of=a), db
+
+    def flops(self, ins, outs):
+        return 2 * outs[0].size * self.extents(ins[0].shape, ins[1].shape)[1]
+
+    def extents(self, a: tuple[int, ...], b: tuple[int, ...]) -> tuple[int, int, int]:
+        """(M, K, N) for the shapes of a and b."""
+        rows, inner = a[-2:] if self.form != "tn" else (a[-1], a[-2])
+        return rows, inner, b[-2 if self.form == "nt" else -1]

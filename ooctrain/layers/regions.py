@@ -1,8 +1,9 @@
-"""Blocks of a tensor: taking one out, putting one in, adding to one, clearing one.
+"""Blocks of a tensor: taking one out, putting one in, adding to one, clearing one; steps.
 
 A tensor and the place where a block begins give the block, or the whole tensor with the block
 replaced. Slice and insert are each other's gradient. With accumulation they are all that tiling
-needs: a tile is a rewrite of the trace, not an instruction of the list. Read next: `layout.py`.
+needs: a tile is a rewrite of the trace, not an instruction of the list. With steps, also backwards,
+blocks have operations of their own, which tiling never makes. Read next: `layout.py`.
 """
 
 from __future__ import annotations
@@ -35,20 +36,25 @@ class Slice(Op):
     name: ClassVar[str] = "slice"
 
     @staticmethod
-    def of(full: Index, keys: Sequence[slice]) -> Slice:
+    def of(full: Index, keys: Sequence[slice]) -> Slice | StridedSlice:
         """The slice that `x[keys]` means, x of shape `full`. Raises ShapeError for other keys."""
         fits = len(keys) <= len(full) and all(
-            isinstance(key, slice) and key.step in (None, 1) for key in keys
+            isinstance(key, slice) and (key.step is None or key.step >= 1) for key in keys
         )
         if not fits:
             raise ShapeError(
-                "a tensor takes slices with step 1 only",
-                fix="x[0:8] or x[:, :3]; for other steps index the batch in NumPy",
+                "a tensor takes slices with steps of 1 and more",
+                fix="x[0:8] or x[:, ::2]; x.flip(0) is x backwards",
             )
-        bounds = [key.indices(extent)[:2] for key, extent in zip(keys, full, strict=False)]
-        bounds += [(0, extent) for extent in full[len(keys) :]]
-        start, stop = (tuple(b[i] for b in bounds) for i in (0, 1))
-        return Slice(full, start, tuple(b - a for a, b in zip(start, stop, strict=True)))
+        whole = [slice(None)] * (len(full) - len(keys))
+        ranges = [
+            range(*key.indices(extent)) for key, extent in zip((*keys, *whole), full, strict=True)
+        ]
+        start, steps = tuple(r.start for r in ranges), tuple(r.step for r in ranges)
+        shape = tuple(len(r) for r in ranges)
+        if all(step == 1 or extent <= 1 for step, extent in zip(steps, shape, strict=True)):
+            return Slice(full, start, shape)
+        return StridedSlice(full, start, steps, shape)
 
     def infer(self, x: Spec) -> tuple[Spec, ...]:
         require(x.shape == self.full, f"slice: made for shape {self.full}", x)
@@ -167,6 +173,85 @@ class Clear(Op):
 
     def vjp(self, tape, ins, outs, grads):
         return tape.call(self, grads, of=ins)
+
+
+# With a step along each axis. A step below 0 goes backwards, which flips an axis.
+
+
+@dataclass(frozen=True, slots=True)
+class StridedSlice(Op):
+    """y = the elements at start, start + step, start + 2 step, ... along each axis.
+
+    Args:
+        full: shape of the input.
+        start, steps: first index and step along each axis; no step is 0.
+        shape: shape of the output.
+    """
+
+    full: Index
+    start: Index
+    steps: Index
+    shape: Index
+    name: ClassVar[str] = "strided_slice"
+
+    def infer(self, x: Spec) -> tuple[Spec, ...]:
+        require_float(self, x)
+        require(x.shape == self.full, f"strided_slice: made for shape {self.full}", x)
+        _require_places(self.full, self.start, self.steps, self.shape, "strided_slice")
+        return (Spec(self.shape, x.dtype),)
+
+    def reference(self, x, scalars):
+        return (x[_places(self.start, self.steps, self.shape)],)
+
+    def vjp(self, tape, ins, outs, grads):
+        return tape.call(StridedEmbed(self.full, self.start, self.steps), grads, of=ins)
+
+    def flops(self, ins, outs):
+        return 0
+
+    def bytes_moved(self, ins, outs):
+        return 2 * outs[0].nbytes
+
+
+@dataclass(frozen=True, slots=True)
+class StridedEmbed(Op):
+    """y = 0 but where a strided slice reads, which is x: its gradient."""
+
+    full: Index
+    start: Index
+    steps: Index
+    name: ClassVar[str] = "strided_embed"
+
+    def infer(self, x: Spec) -> tuple[Spec, ...]:
+        require_float(self, x)
+        _require_places(self.full, self.start, self.steps, x.shape, "strided_embed")
+        return (Spec(self.full, x.dtype),)
+
+    def reference(self, x, scalars):
+        y = np.zeros(self.full, x.dtype)
+        y[_places(self.start, self.steps, x.shape)] = x
+        return (y,)
+
+    def vjp(self, tape, ins, outs, grads):
+        return tape.call(
+            StridedSlice(self.full, self.start, self.steps, ins[0].shape), grads, of=ins
+        )
+
+    def flops(self, ins, outs):
+        return 0
+
+
+def _places(start: Index, steps: Index, shape: Index) -> tuple[np.ndarray, ...]:
+    axes = zip(start, steps, shape, strict=True)
+    return np.ix_(*(a + step * np.arange(extent) for a, step, extent in axes))
+
+
+def _require_places(full: Index, start: Index, steps: Index, shape: Index, name: str) -> None:
+    fits = len(full) == len(start) == len(steps) == len(shape) and all(
+        step and n > 0 and 0 <= a < extent and 0 <= a + (n - 1) * step < extent
+        for extent, a, step, n in zip(full, start, steps, shape, strict=True)
+    )
+    require(fits, f"{name}: {shape} from {start} by {steps} is not inside {full}")
 
 
 def _region(start: Index, shape: Index) -> tuple[slice, ...]:

@@ -125,6 +125,27 @@ class AdaptiveAvgPool2d(Module):
         return f"output_size={self.output_size}"
 
 
+class AdaptiveMaxPool2d(AdaptiveAvgPool2d):
+    """Maxima over the windows of `AdaptiveAvgPool2d`."""
+
+    def forward(self, input: Tensor) -> Tensor:
+        return F.adaptive_max_pool2d(input, self.output_size)
+
+
+class LocalResponseNorm(Module):
+    """Each value by those of neighbouring channels; see `functional.local_response_norm`."""
+
+    def __init__(self, size: int, alpha: float = 1e-4, beta: float = 0.75, k: float = 1.0):
+        super().__init__()
+        self.size, self.alpha, self.beta, self.k = size, alpha, beta, k
+
+    def forward(self, input: Tensor) -> Tensor:
+        return F.local_response_norm(input, self.size, self.alpha, self.beta, self.k)
+
+    def extra_repr(self) -> str:
+        return f"{self.size}, alpha={self.alpha}, beta={self.beta}, k={self.k}"
+
+
 class ZeroPad2d(Module):
     """Zero padding by an int, or by (left, right, top, bottom)."""
 
@@ -159,6 +180,20 @@ class ReflectionPad2d(Module):
         return F.pad(input, self.padding, mode="reflect")
 
 
+class ReplicationPad2d(ReflectionPad2d):
+    """The outermost pixels again, by an int, or by (left, right, top, bottom)."""
+
+    def forward(self, input: Tensor) -> Tensor:
+        return F.pad(input, self.padding, mode="replicate")
+
+
+class CircularPad2d(ReflectionPad2d):
+    """The image again on its other side, by an int, or by (left, right, top, bottom)."""
+
+    def forward(self, input: Tensor) -> Tensor:
+        return F.pad(input, self.padding, mode="circular")
+
+
 class Upsample(Module):
     """Images in another size; arguments as of `functional.interpolate`."""
 
@@ -189,6 +224,28 @@ class PixelShuffle(Module):
 
     def forward(self, input: Tensor) -> Tensor:
         return F.pixel_shuffle(input, self.upscale_factor)
+
+
+class PixelUnshuffle(Module):
+    """Pixels become channels, `downscale_factor` times fewer in each direction."""
+
+    def __init__(self, downscale_factor: int):
+        super().__init__()
+        self.downscale_factor = downscale_factor
+
+    def forward(self, input: Tensor) -> Tensor:
+        return F.pixel_unshuffle(input, self.downscale_factor)
+
+
+class ChannelShuffle(Module):
+    """Channels of all groups in turn; see `functional.channel_shuffle`."""
+
+    def __init__(self, groups: int):
+        super().__init__()
+        self.groups = groups
+
+    def forward(self, input: Tensor) -> Tensor:
+        return F.channel_shuffle(input, self.groups)
 
 
 class Flatten(Module):
@@ -302,6 +359,110 @@ class ReLU6(Module):
         return F.relu6(input)
 
 
+class ELU(Module):
+    """x above 0, else alpha (exp(x) - 1)."""
+
+    def __init__(self, alpha: float = 1.0, inplace: bool = False):
+        super().__init__()
+        self.alpha = alpha
+
+    def forward(self, input: Tensor) -> Tensor:
+        return F.elu(input, self.alpha)
+
+    def extra_repr(self) -> str:
+        return f"alpha={self.alpha}"
+
+
+class CELU(ELU):
+    """x above 0, else alpha (exp(x / alpha) - 1)."""
+
+    def forward(self, input: Tensor) -> Tensor:
+        return F.celu(input, self.alpha)
+
+
+class SELU(Module):
+    """1.0507 elu(x, 1.6733); see `functional.selu`."""
+
+    def __init__(self, inplace: bool = False):
+        super().__init__()
+
+    def forward(self, input: Tensor) -> Tensor:
+        return F.selu(input)
+
+
+class Mish(Module):
+    """x tanh(softplus(x))."""
+
+    def __init__(self, inplace: bool = False):
+        super().__init__()
+
+    def forward(self, input: Tensor) -> Tensor:
+        return F.mish(input)
+
+
+class Softplus(Module):
+    """log(1 + exp(beta x)) / beta; x itself where beta x is beyond the threshold."""
+
+    def __init__(self, beta: float = 1.0, threshold: float = 20.0):
+        super().__init__()
+        self.beta, self.threshold = beta, threshold
+
+    def forward(self, input: Tensor) -> Tensor:
+        return F.softplus(input, self.beta, self.threshold)
+
+    def extra_repr(self) -> str:
+        return f"beta={self.beta}, threshold={self.threshold}"
+
+
+class LogSigmoid(Module):
+    """The logarithm of the sigmoid."""
+
+    def forward(self, input: Tensor) -> Tensor:
+        return F.logsigmoid(input)
+
+
+class Hardtanh(Module):
+    """x, at least min_val and at most max_val."""
+
+    def __init__(self, min_val: float = -1.0, max_val: float = 1.0, inplace: bool = False):
+        super().__init__()
+        self.min_val, self.max_val = min_val, max_val
+
+    def forward(self, input: Tensor) -> Tensor:
+        return F.hardtanh(input, self.min_val, self.max_val)
+
+    def extra_repr(self) -> str:
+        return f"min_val={self.min_val}, max_val={self.max_val}"
+
+
+class Softsign(Module):
+    """x / (1 + |x|)."""
+
+    def forward(self, input: Tensor) -> Tensor:
+        return F.softsign(input)
+
+
+class Tanhshrink(Module):
+    """x - tanh(x)."""
+
+    def forward(self, input: Tensor) -> Tensor:
+        return F.tanhshrink(input)
+
+
+class GLU(Module):
+    """The first half along the axis `dim`, times the sigmoid of the second."""
+
+    def __init__(self, dim: int = -1):
+        super().__init__()
+        self.dim = dim
+
+    def forward(self, input: Tensor) -> Tensor:
+        return F.glu(input, self.dim)
+
+    def extra_repr(self) -> str:
+        return f"dim={self.dim}"
+
+
 class PReLU(Module):
     """x where positive, else a trained slope times x.
 
@@ -338,6 +499,20 @@ class Softmax(Module):
 
     def extra_repr(self) -> str:
         return f"dim={self.dim}"
+
+
+class Softmin(Softmax):
+    """`Softmax` of -x."""
+
+    def forward(self, input: Tensor) -> Tensor:
+        return F.softmin(input, self.dim)
+
+
+class Softmax2d(Module):
+    """`Softmax` along the channels of images."""
+
+    def forward(self, input: Tensor) -> Tensor:
+        return F.softmax(input, -3)
 
 
 class LogSoftmax(Module):

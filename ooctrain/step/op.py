@@ -128,6 +128,11 @@ class Op:
         return ()
 
     @property
+    def has_gradient(self) -> bool:
+        """Whether a gradient passes through it: whether it has a `vjp`."""
+        return type(self).vjp is not Op.vjp
+
+    @property
     def computes(self) -> Op:
         """Its identity among operations: itself, unless it runs another one on parts
         of its inputs.

@@ -63,7 +63,7 @@ def _has_gradient(op: Op) -> bool:
     """Whether an operation says what its gradient is; a user's own one does so by `backward`."""
     if isinstance(op, OwnOp):
         return type(op).backward is not OwnOp.backward
-    return type(op).vjp is not Op.vjp
+    return op.has_gradient
 
 
 def check_shapes(op: Op, inputs: Sequence[np.ndarray], scalars: Scalars = SCALARS) -> None:

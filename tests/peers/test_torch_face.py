@@ -19,7 +19,8 @@ OURS_ALONE = {"num_batches_tracked"}
 SHARED = [name for name in nn.__all__ if hasattr(torch.nn, name) and name != "Parameter"]
 FUNCTIONS = [
     name for name in functional.__all__
-    if inspect.isfunction(getattr(torch.nn.functional, name, None)) and name != "max_pool2d"
+    if inspect.isfunction(getattr(torch.nn.functional, name, None))
+    and name not in ("max_pool2d", "adaptive_max_pool2d")
 ]  # fmt: skip
 
 

@@ -19,11 +19,16 @@ pytestmark = pytest.mark.peers
 CALLS = 60
 #: Of the largest value.
 ROUNDING = 3e-5
+#: Of our functional, what torch has at its top.
+OF_TORCH = (
+    "cat", "flatten", "stack", "split", "chunk", "channel_shuffle", "matmul", "bmm", "maximum",
+    "minimum",
+)  # fmt: skip
 OURS = SimpleNamespace(
     **{name: getattr(functional, name) for name in functional.__all__}, tensor=oc.tensor
 )
 THEIRS = SimpleNamespace(
-    **{**vars(torch.nn.functional), "cat": torch.cat, "flatten": torch.flatten},
+    **{**vars(torch.nn.functional), **{name: getattr(torch, name) for name in OF_TORCH}},
     tensor=lambda a: torch.tensor(a.astype(np.float64) if a.dtype == np.float32 else a),
 )
 
@@ -69,6 +74,26 @@ class Draw:
 def flat(function):
     """A function of one image without options."""
     return lambda d: (lambda t, x: function(t, x), [3 * d.array(*d.image)])
+
+
+def above_0(function):
+    """A function of one image of positive numbers."""
+    return lambda d: (lambda t, x: function(t, x), [d.positive(*d.image)])
+
+
+def at_kinks(function):
+    """A function of one image of whole numbers and halves, some of which are its kinks."""
+    return lambda d: (lambda t, x: function(t, x), [np.round(4 * d.array(*d.image)) / 2])
+
+
+def numbered(name, **numbers):
+    """A function of one image and numbers."""
+
+    def draw(d):
+        options = {key: d.one_of(*values) for key, values in numbers.items()}
+        return (lambda t, x: getattr(t, name)(x, **options)), [np.round(6 * d.array(*d.image)) / 2]
+
+    return draw
 
 
 def pair(function):
@@ -261,6 +286,183 @@ def shuffled(d):
     return (lambda t, x: t.pixel_shuffle(x, r)), [d.array(d.n, d.c * r * r, d.h, d.w)]
 
 
+def unshuffled(d):
+    r = d.whole(1, 3)
+    return (lambda t, x: t.pixel_unshuffle(x, r)), [d.array(d.n, d.c, d.h * r, d.w * r)]
+
+
+def channels_shuffled(d):
+    g = d.whole(1, 4)
+    return (lambda t, x: t.channel_shuffle(x, g)), [d.array(d.n, d.c * g, d.h, d.w)]
+
+
+def in_steps(d, *shape):
+    """Few different numbers, so that some are equal."""
+    return np.round(d.array(*shape) * 2) / 2
+
+
+def compared(name):
+    def draw(d):
+        shapes = [d.image, d.repeated(d.image)]
+        shapes = shapes[::-1] if d.whole(0, 1) else shapes
+        return (lambda t, x, y: getattr(t, name)(x, y)), [in_steps(d, *shape) for shape in shapes]
+
+    return draw
+
+
+def chosen(d):
+    how, number = d.one_of("gt", "ge", "lt", "le", "eq", "ne"), d.one_of(0, 0.5)
+
+    def function(t, x, y, z):
+        mask = getattr(z, how)(number)
+        mask = mask if t is OURS else mask.double()
+        if t is OURS:
+            return t.where(mask, x, y) * x.where(mask, 2.0) + y.masked_fill(mask, -1.0) + z
+        on = mask > 0
+        two = torch.tensor(2.0).double()
+        return torch.where(on, x, y) * x.where(on, two) + y.masked_fill(on, -1.0) + z
+
+    return function, [d.array(*d.image), d.array(*d.image), in_steps(d, *d.repeated(d.image))]
+
+
+def extreme(name):
+    def draw(d):
+        dim, keep = d.one_of(0, 1, -1, (2, 3), (0, 2, 3), (0, -1), (1, 2)), bool(d.whole(0, 1))
+        return (lambda t, x: getattr(x, name)(dim, keep)), [in_steps(d, *d.image)]
+
+    return draw
+
+
+def extreme_along(name):
+    def draw(d):
+        dim, keep = d.whole(-4, 3), bool(d.whole(0, 1))
+
+        def function(t, x):
+            values, indices = getattr(x, name)(dim, keep)
+            weight = indices.numpy() if t is OURS else indices.detach().numpy()
+            return values * t.tensor(weight.astype(np.float32)) + getattr(x, name)()
+
+        return function, [d.array(*d.image)]
+
+    return draw
+
+
+def spread_of(name):
+    def draw(d):
+        dim, keep = d.one_of(1, -1, (2, 3), (0, 2, 3), (0, -1), (1, 2)), bool(d.whole(0, 1))
+        correction, image = d.one_of(0, 0.5), (d.n + 1, d.c + 1, d.h, d.w)
+        return (lambda t, x: getattr(x, name)(dim, correction=correction, keepdim=keep)
+                + getattr(x, name)(unbiased=False)), [d.array(*image)]  # fmt: skip
+
+    return draw
+
+
+def length(d):
+    p, dim = d.one_of(1, 2, 3, "fro", float("inf")), d.one_of(1, -1, (2, 3), (0, 2))
+    if p == "fro":
+        return (lambda t, x: x.norm("fro", dim, True)), [d.array(*d.image) * d.whole(0, 3)]
+    return (lambda t, x: t.normalize(x, p, dim)), [d.array(*d.image)]
+
+
+def log_of_sum(d):
+    dim, keep = d.one_of(1, -1, (2, 3), (0, 2, 3)), bool(d.whole(0, 1))
+    return (lambda t, x: x.logsumexp(dim, keep)), [30 * d.array(*d.image)]
+
+
+def adaptive_max(d):
+    size = d.one_of(d.whole(1, 9), (d.whole(1, 9), d.whole(1, 9)), (None, 1), (d.h, 1))
+    return (lambda t, x: t.adaptive_max_pool2d(x, size)), [d.array(*d.image)]
+
+
+def channels_beside(d):
+    size, numbers = d.whole(1, 5), d.one_of((), (0.5, 0.75, 2.0), (0.1, 1.3))
+    return (lambda t, x: t.local_response_norm(x, size, *numbers)), [3 * d.array(*d.image)]
+
+
+def product(d):
+    m, k, n = d.whole(1, 9), d.whole(1, 9), d.whole(1, 9)
+    outer = d.one_of((), (d.n,), (d.n, d.c))
+    left = d.one_of((*outer, m, k), (*d.repeated(outer), m, k), (m, k), (k,))
+    right = d.one_of((*outer, k, n), (*d.repeated(outer), k, n), (k, n), (k,))
+    return (lambda t, x, y: x @ y + t.matmul(x, y)), [d.array(*left), d.array(*right)]
+
+
+def products(d):
+    b, m, k, n = (d.whole(1, 9) for _ in range(4))
+    return (lambda t, x, y: t.bmm(x, y) + x.bmm(y)), [d.array(b, m, k), d.array(b, k, n)]
+
+
+def attention(d):
+    outer, a, b, e = d.one_of((), (d.n,), (d.n, d.c)), d.whole(1, 9), d.whole(1, 9), d.whole(1, 9)
+    causal, scale = bool(d.whole(0, 1)), d.one_of(None, 0.7)
+    mask = None if causal else d.one_of(None, d.array(a, b))
+
+    def function(t, q, k, v):
+        own = None if mask is None else t.tensor(mask)
+        return t.scaled_dot_product_attention(q, k, v, own, is_causal=causal, scale=scale)
+
+    return function, [d.array(*outer, a, e), d.array(*outer, b, e), d.array(*outer, b, 3)]
+
+
+def linear_of_many(d):
+    k, x = d.whole(1, 9), d.one_of(d.array(d.n, d.c, d.w), d.array(*d.image), d.array(d.w))
+    return (lambda t, x, w, b: t.linear(x, w, b)), [x, d.array(k, d.w), d.array(k)]
+
+
+def stacked(d):
+    axis, shape = d.whole(-4, 3), (d.n, d.c, d.h)
+    return (lambda t, *xs: t.stack(xs, axis)), [d.array(*shape) for _ in range(d.whole(1, 3))]
+
+
+def parted(d):
+    axis, size, count = d.whole(-4, 3), d.whole(1, 4), d.whole(1, 5)
+
+    def function(t, x):
+        parts = [*t.split(x, size, axis)[::-1], *x.chunk(count, axis), *x.unbind(axis)[:0]]
+        last = [x.split([x.shape[axis] - 1, 1], axis)[1], x.narrow(axis, 0, 1)]
+        rows = x.select(axis, -1).unsqueeze(axis)
+        return t.cat([*parts, *last, rows, *(r.unsqueeze(axis) for r in x.unbind(axis))], axis)
+
+    return function, [d.array(*d.image)]
+
+
+def stepped(d):
+    keys = [slice(d.one_of(None, 0, 1), d.one_of(None, 4, -1), d.whole(1, 3)) for _ in range(4)]
+    keys = [key if range(n)[key] else slice(None) for key, n in zip(keys, d.image, strict=True)]
+    keys[d.whole(0, 3)] = d.one_of(slice(None, None, 2), 0, -1)
+    return (lambda t, x: x[tuple(keys)] * 2), [d.array(*d.image)]
+
+
+def flipped(d):
+    dims = d.one_of((0,), (1,), (2, 3), (-1, 0), (0, 1, 2, 3))
+    shifts = [d.whole(-9, 9) for _ in dims]
+    return (lambda t, x: x.flip(dims) * x.roll(shifts, dims) + x.roll(2, 1)), [d.array(*d.image)]
+
+
+def expanded(d):
+    shape = d.repeated(d.image)
+    sizes = [
+        n if m == 1 else d.one_of(-1, n)
+        for n, m in zip(d.image[4 - len(shape) :], shape, strict=True)
+    ]
+    sizes = [*d.image[: 4 - len(shape)], *sizes]
+    return (lambda t, x, y: x.expand(*sizes) * 2 + x.expand_as(y) * y), [
+        d.array(*shape),
+        d.array(*d.image),
+    ]
+
+
+def repeated_often(d):
+    times = [d.whole(1, 2) for _ in range(d.whole(4, 5))]
+    return (lambda t, x: x.repeat(*times) * 2), [d.array(*d.image)]
+
+
+def framed(d):
+    pads = [d.whole(-1, 2) for _ in range(2 * d.whole(1, 4))]
+    value = d.one_of(0.0, 1.5)
+    return (lambda t, x: t.pad(x, pads, value=value)), [d.array(d.n + 2, d.c + 2, d.h + 1, d.w + 1)]
+
+
 def along(name):
     def draw(d):
         dim = d.whole(-4, 3)
@@ -309,10 +511,57 @@ FUNCTIONS = {
     "hardswish": flat(lambda t, x: t.hardswish(x)),
     "hardsigmoid": flat(lambda t, x: t.hardsigmoid(x)),
     "relu6": flat(lambda t, x: t.relu6(3 * x)),
+    "elu": numbered("elu", alpha=(1.0, 0.3, 2.5)),
+    "celu": numbered("celu", alpha=(1.0, 0.3, 2.5)),
+    "selu": numbered("selu"),
+    "mish": numbered("mish"),
+    "softplus": numbered("softplus", beta=(1, 0.5, 3.0), threshold=(20, 2.0)),
+    "logsigmoid": numbered("logsigmoid"),
+    "hardtanh": numbered("hardtanh", min_val=(-1.0, -2.5), max_val=(1.0, 0.5)),
+    "softsign": numbered("softsign"),
+    "tanhshrink": numbered("tanhshrink"),
+    "softmin": numbered("softmin", dim=(1, -1)),
+    "glu": flat(lambda t, x: t.glu(t.cat([x, x * 2], 1), 1)),
+    "exp": flat(lambda t, x: x.exp()),
+    "erf": flat(lambda t, x: x.erf()),
+    "abs": at_kinks(lambda t, x: x.abs() + abs(x) * 2),
+    "log": above_0(lambda t, x: x.log()),
+    "roots": above_0(lambda t, x: x.sqrt() + x.rsqrt() + x**0.5 + x**-0.5),
+    "powers": above_0(lambda t, x: x**1.7 + x.pow(-0.3) + x**4 + x**-3),
+    "powers of any": flat(lambda t, x: x**4 - x.pow(5) * 0.1 + x.square() + x**0),
+    "reciprocal": above_0(lambda t, x: x.reciprocal()),
     "prelu": prelu,
     "softmax": along("softmax"),
     "log_softmax": along("log_softmax"),
     "pixel_shuffle": shuffled,
+    "pixel_unshuffle": unshuffled,
+    "channel_shuffle": channels_shuffled,
+    "stack": stacked,
+    "parts": parted,
+    "slices with steps": stepped,
+    "flip": flipped,
+    "expand": expanded,
+    "repeat": repeated_often,
+    "pad replicate": padded("replicate", 3),
+    "pad circular": padded("circular", 2),
+    "pad of any axes": framed,
+    "maximum": compared("maximum"),
+    "minimum": compared("minimum"),
+    "where": chosen,
+    "amax": extreme("amax"),
+    "amin": extreme("amin"),
+    "max": extreme_along("max"),
+    "min": extreme_along("min"),
+    "var": spread_of("var"),
+    "std": spread_of("std"),
+    "norm": length,
+    "logsumexp": log_of_sum,
+    "adaptive_max_pool2d": adaptive_max,
+    "local_response_norm": channels_beside,
+    "matmul": product,
+    "bmm": products,
+    "scaled_dot_product_attention": attention,
+    "linear of many rows": linear_of_many,
     "group_norm": group_norm,
     "layer_norm": layer_norm,
     "nll_loss": of_classes("nll_loss"),

@@ -37,13 +37,15 @@ LACKING = {
     },
     "InstanceNorm2d": {"momentum", "track_running_stats", "bias"},
     "MaxPool2d": {"return_indices"}, "max_pool2d": {"return_indices"},
+    "AdaptiveMaxPool2d": {"return_indices"}, "adaptive_max_pool2d": {"return_indices"},
+    "Hardtanh": {"min_value", "max_value"}, "scaled_dot_product_attention": {"enable_gqa"},
     "LRScheduler.step": {"epoch"},
     "Module.load_state_dict": {"assign"}, "Module.named_modules": {"memo"},
     "Module.state_dict": {"destination", "prefix", "keep_vars"},
     "Optimizer.step": {"closure"}, "RMSprop": {"maximize"}, "SGD": {"maximize"},
     "interpolate": {"antialias"},
     "l1_loss": {"weight"}, "mse_loss": {"weight"},
-    "softmax": {"_stacklevel"}, "log_softmax": {"_stacklevel"},
+    "softmax": {"_stacklevel"}, "log_softmax": {"_stacklevel"}, "softmin": {"_stacklevel"},
     "random_split": {"generator"},
 }  # fmt: skip
 #: {name: keywords that torch has not}

@@ -113,6 +113,8 @@ def _steep(h):
 #: weights, whether the step is undone as a whole)}
 FINITE_LOSSES = {
     "a root at 0": (_lengths, 1.0, 0.0, True),
+    "the library's root": (lambda h: (h * h).sum((2, 3)).sqrt(), 1.0, 0.0, True),
+    "a power at 0": (lambda h: (h * h).sum((2, 3)) ** 0.3, 1.0, 0.0, True),
     "an overflow": (_steep, 1e14, 1e-38, False),
 }
 

@@ -6,13 +6,15 @@ axes. Read next: `draws.py`.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
-from support.draws import labels, normal, positive
+from support.draws import distinct, labels, normal, positive
 
 from ooctrain.layers.arithmetic import Arithmetic
+from ooctrain.layers.extremes import MaxAlong, MaxAlongGrad
 from ooctrain.layers.function import FUNCTIONS, Elementwise, ElementwiseGrad
 from ooctrain.layers.layout import ConstantPad
 from ooctrain.layers.losses import (
@@ -33,13 +35,20 @@ X = (2, 3, 7, 5)
 REPEATED = ((3, 1, 1), (1, 3, 1, 1), (7, 5), (5,), (1,), (2, 1, 7, 1), (2, 3, 1, 1), ())
 
 
+#: Functions of numbers above 0.
+OF_POSITIVE = ("log", "sqrt", "length", "power")
+
+
 def function_samples() -> Samples:
     """Each function, with values far beyond its kinks too."""
     wide = np.linspace(-12, 12, 101, dtype=np.float32)[None] + np.float32(0.013)
     for name in FUNCTIONS:
         for x in (normal(*X) * 2, wide):
+            x = np.abs(x) + np.float32(0.01) if name in OF_POSITIVE else x
             yield Elementwise(name, 0.4), (x,)
             yield ElementwiseGrad(name, 0.4), (normal(*x.shape, seed=1), x)
+    yield Elementwise("power", 3.0), (normal(*X),)
+    yield ElementwiseGrad("power", 3.0), (normal(*X, seed=1), normal(*X))
 
 
 def arithmetic_samples() -> Samples:
@@ -49,6 +58,16 @@ def arithmetic_samples() -> Samples:
     for shape in REPEATED:
         yield Arithmetic("multiply"), (normal(*X), normal(*shape, seed=1))
         yield Arithmetic("divide"), (normal(*shape), positive(*X, seed=1))
+    some = np.float32(normal(*X, seed=2) > 0)
+    for function in ("maximum", "minimum", "keep", "drop"):
+        yield Arithmetic(function), (normal(*X), some if len(function) == 4 else normal(*X, seed=1))
+    yield Arithmetic("maximum"), (normal(*X), normal(3, 1, 1, seed=1))
+    yield Arithmetic("minimum"), (normal(2, 1, 7, 1), normal(1, 3, 1, 5, seed=1))
+    yield Arithmetic("keep"), (normal(*X), some[:1, :, :1])
+    yield Arithmetic("drop"), (normal(7, 5), some)
+    for function in ("greater", "greater_equal", "equal", "share"):
+        yield Arithmetic(function), (np.round(normal(*X)), np.round(normal(*X, seed=1)))
+        yield Arithmetic(function), (np.round(normal(*X)), np.round(normal(3, 1, 1, seed=1)))
     yield Arithmetic("subtract"), (normal(2, 1, 7, 1), normal(1, 3, 1, 5))
     yield Arithmetic("divide"), (normal(4, 1), positive(1, 6, seed=1))
     yield Arithmetic("add"), (normal(2, 3, 2, 1, 2, 3), normal(3, 1, 4, 1, 1))
@@ -70,6 +89,18 @@ def axis_samples() -> Samples:
     yield Permute((1, 0)), (normal(7, 33),)
     yield Permute((0, 1, 4, 2, 5, 3)), (normal(2, 3, 2, 2, 3, 5),)
     yield Permute((2, 0, 1)), (normal(4, 3, 5),)
+
+
+def extreme_samples() -> Samples:
+    """The largest over each group of axes, with ties, with a NaN, and of many."""
+    for axes in ((), (1,), (2,), (3,), (2, 3), (1, 2, 3), (0, 1, 2, 3)):
+        yield MaxAlong(axes), (distinct(*X),)
+        yield MaxAlong(axes, "even"), (distinct(*X),)
+        shape = tuple(1 if axis in axes else n for axis, n in enumerate(X))
+        places = np.random.default_rng(3).integers(0, math.prod(X) // math.prod(shape), shape)
+        yield MaxAlongGrad(axes, X), (normal(*shape), places)
+    yield MaxAlong((1,)), (distinct(4, 70),)
+    yield MaxAlong((0,), "even"), (distinct(70, 4),)
 
 
 def softmax_samples() -> Samples:
@@ -105,6 +136,7 @@ def pad_samples() -> Samples:
 
 
 SAMPLES = [
-    *function_samples(), *arithmetic_samples(), *axis_samples(), *softmax_samples(),
+    *function_samples(), *arithmetic_samples(), *axis_samples(), *extreme_samples(),
+    *softmax_samples(),
     *loss_samples(), *pad_samples(),
 ]  # fmt: skip

@@ -68,6 +68,15 @@ LAYERS: dict[str, Callable[[], nn.Module]] = {
     "LayerNorm": lambda: nn.LayerNorm(6), "Dropout2d": lambda: nn.Dropout2d(0.3),
     "StochasticDepth": lambda: nn.StochasticDepth(0.5, "row"),
     "ConstantPad2d": lambda: nn.ConstantPad2d(1, 0.5), "PixelShuffle": lambda: nn.PixelShuffle(1),
+    "ELU": nn.ELU, "CELU": nn.CELU, "SELU": nn.SELU, "Mish": nn.Mish,
+    "Softplus": lambda: nn.Softplus(2.0, 1.5), "LogSigmoid": nn.LogSigmoid,
+    "Hardtanh": nn.Hardtanh, "Softsign": nn.Softsign, "Tanhshrink": nn.Tanhshrink, "GLU": nn.GLU,
+    "Softmin": lambda: nn.Softmin(1), "Softmax2d": nn.Softmax2d,
+    "LocalResponseNorm": lambda: nn.LocalResponseNorm(3),
+    "AdaptiveMaxPool2d": lambda: nn.AdaptiveMaxPool2d(3),
+    "ReplicationPad2d": lambda: nn.ReplicationPad2d(1),
+    "CircularPad2d": lambda: nn.CircularPad2d(1),
+    "PixelUnshuffle": lambda: nn.PixelUnshuffle(1), "ChannelShuffle": lambda: nn.ChannelShuffle(2),
     "ModuleDict": Parts, "BatchNorm1d": nn.Identity,
     "ModuleList": Listed, "Flatten": nn.Identity, "Linear": nn.Identity,  # the chain has these
 }  # fmt: skip

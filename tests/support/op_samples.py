@@ -36,7 +36,7 @@ from ooctrain.layers.instance_norm import (
     InstanceNormStats,
 )
 from ooctrain.layers.layout import Pad, Reshape
-from ooctrain.layers.linear import Linear, LinearGradInput, LinearGradWeight
+from ooctrain.layers.linear import Linear, LinearGradInput, LinearGradWeight, MatMul
 from ooctrain.layers.losses import (
     ClassWeights,
     ErrorEach,
@@ -60,7 +60,15 @@ from ooctrain.layers.pooling import (
     PoolGeometry,
 )
 from ooctrain.layers.reduction import ChannelSum
-from ooctrain.layers.regions import Clear, Embed, Insert, InsertAdd, Slice
+from ooctrain.layers.regions import (
+    Clear,
+    Embed,
+    Insert,
+    InsertAdd,
+    Slice,
+    StridedEmbed,
+    StridedSlice,
+)
 from ooctrain.layers.relu import LeakyReLU, LeakyReLUGrad, ReLU, ReLUGrad
 from ooctrain.layers.resampling import ReflectionPad2d, ReflectionPad2dGrad, Upsample, UpsampleGrad
 from ooctrain.layers.update import (
@@ -225,6 +233,18 @@ def layout_samples() -> Samples:
     yield InsertAdd((2,)), (normal(6), normal(3))
     yield InsertAdd((1, 2, 0)), (normal(3, 4, 5), normal(2, 2, 3))
     yield Clear((0, 1, 2, 1), (2, 2, 4, 3)), (normal(*X),)
+    for start, steps, shape in (
+        ((0, 0, 0, 1), (1, 1, 2, 2), (2, 3, 4, 2)), ((1, 2, 6, 4), (-1, -1, -2, -1), (2, 3, 3, 5)),
+        ((0, 1, 0, 0), (1, 1, 3, 1), (2, 2, 3, 5)), ((0, 0, 6, 0), (1, 1, -1, 1), (2, 3, 7, 5)),
+    ):  # fmt: skip
+        yield StridedSlice(X, start, steps, shape), (normal(*X),)
+        yield StridedEmbed(X, start, steps), (normal(*shape),)
+    yield StridedSlice((6, 9), (1, 8), (2, -3), (3, 3)), (normal(6, 9),)
+    yield StridedEmbed((6, 9), (1, 8), (2, -3)), (normal(3, 3),)
+    yield (
+        StridedSlice((2, 8, 5, 4), (0, 4, 1, 0), (1, 1, 2, 2), (2, 4, 2, 2)),
+        (normal(2, 8, 5, 4),),
+    )
     yield Reshape(X, (2, 105)), (normal(*X),)
     yield Reshape((2, 105), X), (normal(2, 105),)
     yield Reshape((3, 7, 1, 1), (3, 7)), (normal(3, 7, 1, 1),)
@@ -314,6 +334,12 @@ def plain_samples() -> Samples:
     yield Linear(), (normal(1, 5), normal(17, 5))
     yield LinearGradInput(), (normal(3, 4), normal(4, 5))
     yield LinearGradWeight(), (normal(3, 5), normal(3, 4))
+    for form, shapes in (
+        ("nn", ((3, 5), (5, 4))), ("nt", ((3, 5), (4, 5))), ("tn", ((5, 3), (5, 4))),
+    ):  # fmt: skip
+        yield MatMul(form), tuple(normal(*shape, seed=n) for n, shape in enumerate(shapes))
+        yield MatMul(form), tuple(normal(2, *shape, seed=n) for n, shape in enumerate(shapes))
+    yield MatMul("nt"), (normal(3, 8, 20), normal(3, 12, 20, seed=1))
     yield ChannelSum(), (normal(3, 5),)
     yield ChannelSum(), (a,)
 

@@ -197,6 +197,10 @@ MIXING = {
     "a batch as its own weights": lambda x: oc.functional.linear(x, x),
     "samples that lie side by side": lambda x: x.reshape(x.shape[0] // 2, -1),
     "samples one after the other": lambda x: oc.functional.cat([x, x], 0),
+    "a product of all samples": lambda x: x @ x.transpose(0, 1),
+    "the largest of a batch": lambda x: x - x.amax(0, keepdim=True),
+    "samples backwards": lambda x: x + x.flip(0),
+    "every second sample": lambda x: x[::2].repeat(2, 1),
     "rows that become columns": lambda x: x.permute(1, 0),
 }  # fmt: skip
 
@@ -205,6 +209,22 @@ MIXING = {
 def test_who_mixes_samples_is_seen(how):
     trace = oc.trace(Mixes(MIXING[how]), (4, 3, 2, 2), None, training=False, threads=1)
     assert not samples_apart(trace, [trace.outputs["output"]])
+
+
+APART = {
+    "heads": lambda x: oc.functional.scaled_dot_product_attention(
+        *[x.reshape(x.shape[0] * 2, 3, 2)] * 3
+    ).reshape(x.shape[0], -1),
+    "the largest": lambda x: x - x.amax(1, keepdim=True) + x.max(1, keepdim=True).values,
+    "steps": lambda x: x[:, ::2].flip(1).repeat(1, 2) * oc.functional.maximum(x, x.exp()),
+    "borders": lambda x: oc.functional.pad(x, (1, 2)).unsqueeze(2).expand(-1, -1, 3),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("how", APART)
+def test_samples_that_stay_apart_are_seen(how):
+    trace = oc.trace(Mixes(APART[how]), (4, 3, 2, 2), None, training=False, threads=1)
+    assert samples_apart(trace, [trace.outputs["output"]])
 
 
 class Repeats(nn.Module):

@@ -10,8 +10,9 @@ import pytest
 from support.draws import normal, positive
 
 import ooctrain as oc
-from ooctrain.engine.tensor import call
+from ooctrain.engine.tensor import call, current_tape
 from ooctrain.layers.arithmetic import Arithmetic
+from ooctrain.layers.extremes import MaxAlong
 from ooctrain.layers.function import FUNCTIONS, Elementwise, ElementwiseGrad
 from ooctrain.layers.kernels.walks import permuted, repeated, walk
 from ooctrain.layers.losses import ValueLoss
@@ -35,6 +36,9 @@ LARGE = [
     (Permute((0, 2, 3, 1)), (normal(*IMAGES),)),
     (Permute((1, 0)), (normal(301, 411),)),
     (SoftmaxAlong(1), (normal(*IMAGES),)),
+    (MaxAlong((1,)), (normal(*IMAGES),)),
+    (MaxAlong((2, 3)), (normal(*IMAGES),)),
+    (MaxAlong((1,)), (normal(3, 70_001),)),
     (SoftmaxAlong(2, log=True), (normal(*IMAGES),)),
 ]
 
@@ -46,10 +50,25 @@ def test_large(op, arrays):
     check_kernel(op, arrays, tolerance=2e-6)
 
 
+@pytest.mark.parametrize("shape", [(5, 203), (3, 64, 7), (2, 33, 130), (4, 3), (1, 1)])
+def test_the_first_of_the_largest(shape):
+    """Of equal ones the first, of NaN too, wherever they are, and of nothing but -infinity."""
+    rng = np.random.default_rng(0)
+    for values in ([-1.0, 0.5, 2.0], [-3.0, -np.inf], [-np.inf], [0.25, np.nan, np.inf, 1.0]):
+        x = rng.choice(np.float32(values), shape)
+        y, index = current_tape().call(MaxAlong((1,)), [oc.tensor(x)])
+        assert np.array_equal(y.numpy(), x.max(1, keepdims=True), equal_nan=True)
+        assert np.array_equal(index.numpy(), x.argmax(1).reshape(index.shape))
+
+
 def test_sums_keep_their_digits():
     x = np.full((1, 3_000_001), 0.1, np.float32)
     exact = 3_000_001 * float(x[0, 0])
     assert abs(float(oc.tensor(x).sum().numpy()) - exact) <= 2e-7 * exact
+
+
+#: Functions whose slope is infinite or none at 1e-30, 100 or their negatives.
+UNBOUNDED = ("exp", "log", "sqrt", "length", "power")
 
 
 def test_functions_far_out():
@@ -64,7 +83,46 @@ def test_functions_far_out():
         slope = call(
             ElementwiseGrad(name, 0.5), oc.tensor(np.ones(9, np.float32)), oc.tensor(values)
         ).numpy()
-        assert np.isfinite(slope[3:7]).all(), name
+        assert name in UNBOUNDED or np.isfinite(slope[3:7]).all(), name
+
+
+def test_exponentials_logarithms_and_roots_of_any_number():
+    """Beyond the range of the fast ones: to 2 units in the last place, subnormal numbers too, and
+    infinite or NaN where NumPy is."""
+    tiny = np.float32([0, -0.0, 1e-45, 3e-42, 1.1e-38, 2e-38, np.inf, -np.inf, np.nan, 3e38])
+    steps = np.arange(-110, 95, 0.371, dtype=np.float32)
+    for name, values in (("exp", steps), ("exp", tiny), ("log", np.exp2(steps)), ("log", tiny),
+                         ("log", -tiny), ("sqrt", tiny)):  # fmt: skip
+        with np.errstate(all="ignore"):
+            exact = FUNCTIONS[name].value(values.astype(np.float64), 0.4)
+            want = exact.astype(np.float32)
+        found = call(Elementwise(name, 0.4), oc.tensor(values)).numpy()
+        assert np.array_equal(np.isfinite(found), np.isfinite(want)), name
+        assert np.array_equal(found[~np.isfinite(want)], want[~np.isfinite(want)], equal_nan=True)
+        sound = np.isfinite(want)
+        away = np.abs(found[sound] - exact[sound])
+        assert (away <= 2 * np.spacing(np.abs(want[sound]))).all(), name
+
+
+@pytest.mark.parametrize("p", [0.75, -0.5, 1 / 3, 4.0, -3.0, 2.5, 9.3, 1.0, 0.0])
+def test_powers_of_any_number(p):
+    """To 2 units in the last place, and one more for each whole number in the exponent."""
+    steps = np.exp2(np.arange(-148, 128, 0.371)).astype(np.float32)
+    odd = np.float32([0, np.inf, np.nan, 1, -1, 1e-45, 3e-39])
+    for values in (steps, -steps, odd):
+        with np.errstate(all="ignore"):
+            exact = values.astype(np.float64) ** float(np.float32(p))
+            want = exact.astype(np.float32)
+        found = call(Elementwise("power", p), oc.tensor(values)).numpy()
+        sound = np.isfinite(want) & ~np.isnan(values)  # NaN to the 0-th is NaN here
+        assert np.array_equal(np.isfinite(found[sound]), np.isfinite(want[sound]))
+        away = np.abs(found[sound] - exact[sound]) / np.spacing(np.abs(want[sound]))
+        assert away.max(initial=0) <= 2 + abs(p)
+        beyond = ~np.isfinite(want)
+        assert np.array_equal(found[beyond], want[beyond], equal_nan=True)
+    all_of_them = call(Elementwise("power", p), oc.tensor(steps)).numpy()
+    alone = call(Elementwise("power", p), oc.tensor(steps[300:301])).numpy()
+    assert alone[0] == all_of_them[300]
 
 
 def test_a_small_loss_of_a_sure_network_is_no_zero():

@@ -40,7 +40,11 @@ LAYERS: Mapping[str, Mapping[str, Any]] = {
     "LayerNorm": {"normalized_shape": 10}, "LeakyReLU": {}, "PReLU": {}, "LogSoftmax": {"dim": 1},
     "Linear": {"in_features": 10, "out_features": 3}, "PixelShuffle": {"upscale_factor": 2},
     "Softmax": {"dim": 1}, "StochasticDepth": {"p": 0.5, "mode": "row"},
-    "Upsample": {"scale_factor": 2},
+    "Upsample": {"scale_factor": 2}, "ELU": {}, "CELU": {}, "Softplus": {}, "Hardtanh": {},
+    "GLU": {"dim": 1}, "Softmin": {"dim": 1}, "LocalResponseNorm": {"size": 3},
+    "ReplicationPad2d": {"padding": 1}, "CircularPad2d": {"padding": 1},
+    "AdaptiveMaxPool2d": {"output_size": 3}, "PixelUnshuffle": {"downscale_factor": 1},
+    "ChannelShuffle": {"groups": 2},
 }  # fmt: skip
 LOSSES = ("BCEWithLogitsLoss", "CrossEntropyLoss", "L1Loss", "MSELoss", "NLLLoss", "SmoothL1Loss")
 OPTIMIZERS = ("SGD", "Adam", "AdamW", "RMSprop")

@@ -16,13 +16,16 @@ from ooctrain import functional
 from ooctrain.functional import activations, norm
 from ooctrain.layers import arithmetic, reduction
 from ooctrain.layers.arithmetic import Arithmetic
+from ooctrain.layers.extremes import MaxAlong
 from ooctrain.layers.function import Elementwise
 from ooctrain.layers.kernels import walks
 from ooctrain.layers.kernels.cpu import reduction as kernels
 from ooctrain.layers.kernels.cpu import strided
+from ooctrain.layers.linear import MatMul
 from ooctrain.layers.losses import LabelLikelihoodGrad, ValueLoss
 from ooctrain.layers.permute import Permute
 from ooctrain.layers.reduction import Spread
+from ooctrain.layers.regions import StridedSlice
 from ooctrain.layers.softmax import SoftmaxAlong
 
 Plant = Callable[[pytest.MonkeyPatch], None]
@@ -59,6 +62,33 @@ def what_is_taken_away_gets_what_is_added(patch: pytest.MonkeyPatch) -> None:
         "Scale(-1.0)",
         "Scale(float(found is gradient) * -2 + 1)",
     )
+
+
+def the_smaller_one_gets_the_gradient(patch: pytest.MonkeyPatch) -> None:
+    """A minimum has the gradient of a maximum; nobody sees it where both are the same tensor."""
+    piece = "_share_sum(tape, dy, b, a, a), _share_sum(tape, dy, a, b, b)"
+    instead = "_share_sum(tape, dy, a, b, a), _share_sum(tape, dy, b, a, b)"
+    plant(patch, Arithmetic, "vjp", piece, instead)
+
+
+def what_is_kept_is_what_is_dropped(patch: pytest.MonkeyPatch) -> None:
+    """The gradient of a choice goes to the other one."""
+    plant(patch, Arithmetic, "vjp", "self.function, dy, b, a), None", "'keep', dy, b, a), None")
+
+
+def a_product_of_matrices_forgets_to_turn_one(patch: pytest.MonkeyPatch) -> None:
+    """The gradient of a^T b; where b has the shape of y, nothing is refused."""
+    plant(patch, MatMul, "vjp", 'MatMul("nt"), (b, dy)', 'MatMul("nt"), (dy, b)')
+
+
+def every_largest_one_gets_all(patch: pytest.MonkeyPatch) -> None:
+    """Right where none are equal."""
+    plant(patch, MaxAlong, "vjp", 'Arithmetic("divide"), (dy', 'Arithmetic("keep"), (dy')
+
+
+def steps_begin_at_0(patch: pytest.MonkeyPatch) -> None:
+    """The gradient of x[::2] is that of x[1::2]."""
+    plant(patch, StridedSlice, "vjp", "self.start", "(0,) * len(self.start)")
 
 
 def operands_lie_in_logical_order(patch: pytest.MonkeyPatch) -> None:
@@ -122,6 +152,11 @@ BUGS: dict[str, tuple[str, Plant]] = {
         ("axes", a_permutation_undoes_itself),
         ("axes", a_mean_of_one_chunk_is_a_sum),
         ("axes", a_repetition_forgets_its_factor),
+        ("choices", the_smaller_one_gets_the_gradient),
+        ("choices", what_is_kept_is_what_is_dropped),
+        ("choices", every_largest_one_gets_all),
+        ("matrices", a_product_of_matrices_forgets_to_turn_one),
+        ("axes", steps_begin_at_0),
         ("losses", logarithms_go_back_as_probabilities),
         ("losses", the_target_gets_the_predictions_gradient),
         ("losses", ignored_labels_have_a_slope),

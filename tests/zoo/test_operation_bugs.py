@@ -13,9 +13,11 @@ from zoo.operation_bugs import BUGS
 import ooctrain as oc
 from ooctrain.layers.arithmetic import Arithmetic
 from ooctrain.layers.function import Elementwise
+from ooctrain.layers.linear import MatMul
 from ooctrain.layers.losses import LabelLikelihood, ValueLoss
 from ooctrain.layers.permute import Permute
 from ooctrain.layers.reduction import Spread, Sum
+from ooctrain.layers.regions import StridedSlice
 from ooctrain.layers.softmax import SoftmaxAlong
 from ooctrain.testing.check_op import check_op
 
@@ -48,6 +50,22 @@ def law_of_axes() -> None:
     check_op(Sum((2, 3), 0.25), normal(2, 3, 4, 5))
     check_op(Spread((2, 3, 4, 5), 0.25), normal(2, 3, 1, 1))
     check_op(Permute((0, 2, 3, 1)), normal(2, 3, 4, 5))
+    check_op(StridedSlice((6, 5), (1, 0), (2, 1), (3, 5)), normal(6, 5))
+
+
+def law_of_choices() -> None:
+    """The smaller of two, what is dropped, and several that are the largest."""
+    check_op(Arithmetic("minimum"), normal(3, 4), normal(3, 4, seed=1))
+    check_op(Arithmetic("drop"), normal(3, 4), np.float32(normal(4, seed=1) > 0))
+    x = oc.tensor(np.float32([[1, 3, 3, 2]]), requires_grad=True)
+    x.amax(1).sum().backward()
+    assert x.grad.tolist() == [[0, 0.5, 0.5, 0]]
+
+
+def law_of_matrices() -> None:
+    """Products of square matrices, one of them turned."""
+    for form in ("nn", "nt", "tn"):
+        check_op(MatMul(form), normal(2, 3, 3), normal(2, 3, 3, seed=1))
 
 
 def law_of_losses() -> None:
@@ -70,6 +88,7 @@ def law_of_compositions() -> None:
 
 LAWS = {
     "arithmetic": law_of_arithmetic, "axes": law_of_axes, "losses": law_of_losses,
+    "choices": law_of_choices, "matrices": law_of_matrices,
     "composed": law_of_compositions,
 }  # fmt: skip
 

@@ -68,6 +68,13 @@ def repeated(shape: Sequence[int], to: Sequence[int]) -> Steps:
     )
 
 
+def strided(shape: Sequence[int], start: Sequence[int], steps: Sequence[int]) -> tuple[int, Steps]:
+    """Where a strided slice of an operand begins, and its steps along the axes of the slice."""
+    own = steps_of(shape)
+    first = sum(a * step for a, step in zip(start, own, strict=True))
+    return first, tuple(step * one for step, one in zip(steps, own, strict=True))
+
+
 def permuted(shape: Sequence[int], axes: Sequence[int]) -> Steps:
     """The steps of an operand of `shape` along the axes of its permutation."""
     own = steps_of(shape)

@@ -35,8 +35,9 @@ from ooctrain.layers.combine import Add, Concat
 from ooctrain.layers.conv2d import Conv2d, Conv2dGradInput, Conv2dGradWeight
 from ooctrain.layers.conv_transpose import ConvTranspose2d
 from ooctrain.layers.dropout import Dropout
+from ooctrain.layers.extremes import MaxAlongGrad
 from ooctrain.layers.layout import Pad, Reshape
-from ooctrain.layers.linear import Linear, LinearGradInput, LinearGradWeight
+from ooctrain.layers.linear import Linear, LinearGradInput, LinearGradWeight, MatMul
 from ooctrain.layers.permute import Permute
 from ooctrain.layers.pooling import (
     AdaptiveAvgPool2d,
@@ -46,7 +47,7 @@ from ooctrain.layers.pooling import (
     MaxPool2dGrad,
 )
 from ooctrain.layers.reduction import ChannelSum, Spread, Sum
-from ooctrain.layers.regions import Embed, Slice
+from ooctrain.layers.regions import Embed, Slice, StridedEmbed, StridedSlice
 from ooctrain.layers.relu import PointwiseGrad
 from ooctrain.layers.resampling import Upsample, UpsampleGrad
 from ooctrain.nn.containers import tilings_wanted
@@ -112,11 +113,11 @@ UNIT = 2.0**-24
 LINEAR = (
     AdaptiveAvgPool2d, AdaptiveAvgPool2dGrad, Add, AvgPool2d, AvgPool2dGrad, ChannelSum, Concat,
     Conv2d, Conv2dGradInput, Conv2dGradWeight, ConvTranspose2d, Dropout, Embed, Linear,
-    LinearGradInput, LinearGradWeight, Pad, Permute, Reshape, Slice, Spread, Sum, Upsample,
-    UpsampleGrad,
+    LinearGradInput, LinearGradWeight, MatMul, Pad, Permute, Reshape, Slice, Spread, StridedEmbed,
+    StridedSlice, Sum, Upsample, UpsampleGrad,
 )  # fmt: skip
 #: Calls that are linear in their first input, where what decides, the others, is as untiled.
-LINEAR_IN_FIRST = (PointwiseGrad, MaxPool2dGrad)
+LINEAR_IN_FIRST = (PointwiseGrad, MaxPool2dGrad, MaxAlongGrad)
 #: Transforms of the rows of a tile: rounding depends on where the tile begins.
 PHASED = ("winograd2", "winograd4")
 #: Additions and products of a call on single elements, at most.

@@ -14,12 +14,38 @@ from collections.abc import Mapping
 import numba
 import numpy as np
 
-from ooctrain.layers.function import TANH_CUBE, TANH_SCALE, Elementwise, ElementwiseGrad
+from ooctrain.layers.function import (
+    SELU_ALPHA,
+    SELU_SCALE,
+    TANH_CUBE,
+    TANH_SCALE,
+    Elementwise,
+    ElementwiseGrad,
+)
 from ooctrain.layers.kernels.cpu.chunks import element_chunk
 from ooctrain.layers.kernels.cpu.runtime.kernel_jit import kernel
 from ooctrain.layers.kernels.cpu.runtime.pool import ThreadPool
-from ooctrain.layers.kernels.cpu.simd.simd import VL, vabs, vmax, vmin, vselect_gt, vsplat
-from ooctrain.layers.kernels.cpu.simd.simd_math import verf, vexp, vlog1p, vsigmoid, vtanh
+from ooctrain.layers.kernels.cpu.simd.simd import (
+    VL,
+    vabs,
+    vmax,
+    vmin,
+    vselect_eq,
+    vselect_gt,
+    vsplat,
+    vsqrt,
+)
+from ooctrain.layers.kernels.cpu.simd.simd_math import (
+    verf,
+    vexp,
+    vexp_any,
+    vexpm1,
+    vlog1p,
+    vlog_any,
+    vpower,
+    vsigmoid,
+    vtanh,
+)
 from ooctrain.layers.kernels.cpu.simd.simd_memory import vload_upto, vstore_upto
 from ooctrain.layers.losses import ValueLoss, ValueLossGrad
 
@@ -29,13 +55,19 @@ THREE, SIX, SIXTH = np.float32(3), np.float32(6), np.float32(1 / 6)
 ROOT_HALF, DENSITY = np.float32(math.sqrt(0.5)), np.float32(1 / math.sqrt(2 * math.pi))
 SCALE, CUBE = np.float32(TANH_SCALE), np.float32(TANH_CUBE)
 CUBE_3 = np.float32(3 * TANH_CUBE)
+SELU, SELU_BELOW = np.float32(SELU_SCALE), np.float32(SELU_SCALE * SELU_ALPHA)
+ERF_SLOPE = np.float32(2 / math.sqrt(math.pi))
 #: Time of a kernel with two exponentials relative to a copy.
 WORK = 4
 GELU, GELU_TANH, SILU, HARDSWISH, HARDSIGMOID, RELU6, SOFTPLUS, AT_LEAST, AT_MOST = range(9)
+LOG_SIGMOID, MISH, ELU, CELU, SELU_OF, EXP, LOG, ERF, ABS, SQRT, LENGTH, ABOVE, BELOW = range(9, 22)
+SOFTPLUS_UNTIL = 22
 NUMBERS: Mapping[str, int] = {
     "gelu": GELU, "gelu_tanh": GELU_TANH, "silu": SILU, "hardswish": HARDSWISH,
     "hardsigmoid": HARDSIGMOID, "relu6": RELU6, "softplus": SOFTPLUS, "at_least": AT_LEAST,
-    "at_most": AT_MOST,
+    "at_most": AT_MOST, "log_sigmoid": LOG_SIGMOID, "mish": MISH, "elu": ELU, "celu": CELU,
+    "selu": SELU_OF, "exp": EXP, "log": LOG, "erf": ERF, "abs": ABS, "sqrt": SQRT,
+    "length": LENGTH, "above": ABOVE, "below": BELOW, "softplus_until": SOFTPLUS_UNTIL,
 }  # fmt: skip
 BINARY_CROSS_ENTROPY, SMOOTH_L1, SOFT_LABELS = range(3)
 LOSS_NUMBERS: Mapping[str, int] = {
@@ -81,7 +113,29 @@ def _function(x, y, which, p, lo, hi, thread):
             v = vmin(vsplat(SIX), vmax(zero, v))
         elif which == SOFTPLUS:
             v = _softplus(v)
-        elif which == AT_LEAST:
+        elif which == SOFTPLUS_UNTIL:
+            v = vselect_gt(v, parameter, v, _softplus(v))
+        elif which == LOG_SIGMOID:
+            v = ZERO - _softplus(ZERO - v)
+        elif which == MISH:
+            v = v * vtanh(_softplus(v))
+        elif which == ELU:
+            v = vselect_gt(v, zero, v, p * vexpm1(vmin(zero, v)))
+        elif which == CELU:
+            v = vselect_gt(v, zero, v, p * vexpm1(vmin(zero, v) / p))
+        elif which == SELU_OF:
+            v = vselect_gt(v, zero, SELU * v, SELU_BELOW * vexpm1(vmin(zero, v)))
+        elif which == EXP:
+            v = vexp_any(v)
+        elif which == LOG:
+            v = vlog_any(v)
+        elif which == ERF:
+            v = verf(v)
+        elif which == ABS:
+            v = vabs(v)
+        elif which in (SQRT, LENGTH):
+            v = vsqrt(v)
+        elif which in (AT_LEAST, ABOVE):
             v = vmax(parameter, v)
         else:
             v = vmin(parameter, v)
@@ -115,11 +169,57 @@ def _function_grad(dy, x, dx, which, p, lo, hi, thread):
             v = vselect_gt(v, zero, vselect_gt(six, v, one, zero), zero)
         elif which == SOFTPLUS:
             v = vsigmoid(v)
+        elif which == SOFTPLUS_UNTIL:
+            v = vselect_gt(v, parameter, one, vsigmoid(v))
+        elif which == LOG_SIGMOID:
+            v = vsigmoid(ZERO - v)
+        elif which == MISH:
+            t = vtanh(_softplus(v))
+            v = t + v * (ONE - t * t) * vsigmoid(v)
+        elif which == ELU:
+            v = vselect_gt(v, zero, one, p * vexp(vmin(zero, v)))
+        elif which == CELU:
+            v = vselect_gt(v, zero, one, vexp(vmin(zero, v) / p))
+        elif which == SELU_OF:
+            v = vselect_gt(v, zero, vsplat(SELU), SELU_BELOW * vexp(vmin(zero, v)))
+        elif which == EXP:
+            v = vexp_any(v)
+        elif which == LOG:
+            v = ONE / v
+        elif which == ERF:
+            v = ERF_SLOPE * vexp(ZERO - v * v)
+        elif which == ABS:
+            v = vselect_gt(v, zero, one, vselect_gt(zero, v, ZERO - one, v))
+        elif which == SQRT:
+            v = HALF / vsqrt(v)
+        elif which == LENGTH:
+            v = vselect_eq(v, zero, zero, HALF / vsqrt(v))
         elif which == AT_LEAST:
             v = vselect_gt(parameter, v, zero, one)
-        else:
+        elif which == AT_MOST:
             v = vselect_gt(v, parameter, zero, one)
+        elif which == ABOVE:
+            v = vselect_gt(parameter, v, zero, vselect_eq(parameter, v, zero, one))
+        else:
+            v = vselect_gt(v, parameter, zero, vselect_eq(parameter, v, zero, one))
         vstore_upto(dx, i, vload_upto(dy, i, n) * v, n)
+
+
+@kernel("void(f4[::1], f4[::1], f4, f4, f4, f4, f4, f4, i8, i8, i8)")
+def _power(x, y, p, high, low, below, of_zero, of_infinity, lo, hi, thread):
+    numbers = p, high, low, below, of_zero, of_infinity
+    for i in range(lo, hi, VL):
+        n = hi - i
+        vstore_upto(y, i, vpower(vload_upto(x, i, n), numbers), n)
+
+
+@kernel("void(f4[::1], f4[::1], f4[::1], f4, f4, f4, f4, f4, f4, f4, i8, i8, i8)")
+def _power_grad(dy, x, dx, factor, p, high, low, below, of_zero, of_infinity, lo, hi, thread):
+    numbers = p, high, low, below, of_zero, of_infinity
+    for i in range(lo, hi, VL):
+        n = hi - i
+        slope = factor * vpower(vload_upto(x, i, n), numbers)
+        vstore_upto(dx, i, vload_upto(dy, i, n) * slope, n)
 
 
 @kernel("void(f4[::1], f4[::1], f4[::1], i8, f4, i8, i8, i8)")
@@ -162,14 +262,33 @@ def _loss_grad(x, target, dy, dx, which, p, of_target, lo, hi, thread):
 
 def function(pool: ThreadPool, x: Array, y: Array, op: Elementwise) -> None:
     """y = f(x). `y` may be `x`."""
+    if op.function == "power":
+        numbers = _numbers_of_power(op.parameter)
+        pool.run(_power, x.size, element_chunk(x.size, WORK), x, y, *numbers)
+        return
     chunk = element_chunk(x.size, WORK)
     pool.run(_function, x.size, chunk, x, y, NUMBERS[op.function], op.parameter)
 
 
 def function_grad(pool: ThreadPool, dy: Array, x: Array, dx: Array, op: ElementwiseGrad) -> None:
     """dx = dy f'(x). `dx` may be `dy` or `x`."""
+    if op.function == "power":
+        numbers = _numbers_of_power(op.parameter - 1 if op.parameter else 0.0)
+        chunk = element_chunk(x.size, WORK)
+        pool.run(_power_grad, x.size, chunk, dy, x, dx, op.parameter, *numbers)
+        return
     which = NUMBERS[op.function], op.parameter
     pool.run(_function_grad, x.size, element_chunk(x.size, WORK), dy, x, dx, *which)
+
+
+def _numbers_of_power(p: float) -> tuple[float, ...]:
+    """What `vpower` takes of an exponent."""
+    p = float(np.float32(p))
+    mantissa, exponent = math.frexp(p)
+    high = math.ldexp(round(math.ldexp(mantissa, 12)), exponent - 12)
+    below = math.nan if p % 1 else -1.0 if p % 2 else 1.0
+    of_zero, of_infinity = (0.0, math.inf) if p > 0 else (math.inf, 0.0) if p < 0 else (1.0, 1.0)
+    return p, high, p - high, below, of_zero, of_infinity
 
 
 def value_loss(pool: ThreadPool, x: Array, target: Array, y: Array, op: ValueLoss) -> None:

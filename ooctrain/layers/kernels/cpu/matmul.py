@@ -1,4 +1,4 @@
-"""The three products of a linear layer on the CPU.
+"""The three products of a linear layer on the CPU, and of many pairs of matrices.
 
 Arrays are C-contiguous float32: x (N, I), w (O, I), bias (O,) or None; the workspace has exactly
 `conv_workspace.linear_workspace_bytes`. Every element of y (N, O), dx (N, I) or dw (O, I) is
@@ -9,11 +9,14 @@ just before its use. Read next: `conv/conv_direct.py`.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from ooctrain.layers.kernels.cpu.conv import conv_direct
 from ooctrain.layers.kernels.cpu.conv.conv_workspace import linear_shape
 from ooctrain.layers.kernels.cpu.runtime.pool import ThreadPool
+from ooctrain.layers.linear import MatMul
 
 
 def forward(pool: ThreadPool, x, w, bias, y, workspace) -> None:
@@ -36,3 +39,19 @@ def grad_weight(
     """dw = dy^T x."""
     shape = linear_shape(*x.shape, dw.shape[0])
     conv_direct.grad_weight(pool, shape, x, dy, dw, workspace)
+
+
+def matmul(
+    pool: ThreadPool, op: MatMul, ins: Sequence[np.ndarray], outs: Sequence[np.ndarray],
+    workspace: np.ndarray,
+) -> None:  # fmt: skip
+    """y = a b, a b^T or a^T b, one pair of matrices after the other."""
+    matrices = [array.reshape(-1, *array.shape[-2:]) for array in (*ins, *outs)]
+    for a, b, y in zip(*matrices, strict=True):
+        match op.form:
+            case "nt":
+                forward(pool, a, b, None, y, workspace)
+            case "nn":
+                grad_input(pool, a, b, y, workspace)
+            case _:
+                grad_weight(pool, b, a, y, workspace)

@@ -1,4 +1,4 @@
-"""Arithmetic with repeated operands, permutations and repetitions: walks with strides.
+"""Arithmetic with repeated operands, permutations, repetitions, steps: walks with strides.
 
 Arrays have any shape, and a walk goes through them (`../walks.py`); the result is in the order of
 its own memory. A result is cut into runs along its innermost axis. Along a run an operand is
@@ -13,21 +13,27 @@ import numba
 import numpy as np
 
 from ooctrain.layers.arithmetic import Arithmetic
+from ooctrain.layers.kernels.cpu import elementwise
 from ooctrain.layers.kernels.cpu.chunks import THREE_ARRAYS, element_chunk
 from ooctrain.layers.kernels.cpu.runtime.kernel_jit import inner, kernel
 from ooctrain.layers.kernels.cpu.runtime.pool import ThreadPool
-from ooctrain.layers.kernels.cpu.simd.simd import VL, vsplat
+from ooctrain.layers.kernels.cpu.simd.simd import VL, vmax, vmin, vselect_eq, vselect_gt, vsplat
 from ooctrain.layers.kernels.cpu.simd.simd_memory import vload_upto, vstore_upto
-from ooctrain.layers.kernels.walks import logical_shape, permuted, repeated, walk
+from ooctrain.layers.kernels.walks import logical_shape, permuted, repeated, strided, walk
 from ooctrain.layers.permute import Permute
 from ooctrain.layers.reduction import Spread
+from ooctrain.layers.regions import StridedEmbed, StridedSlice
 
 Array = np.ndarray
 Arrays = Sequence[Array]
-ADD, SUBTRACT, MULTIPLY, DIVIDE = range(4)
+ADD, SUBTRACT, MULTIPLY, DIVIDE, MAXIMUM, MINIMUM, KEEP, DROP = range(8)
+GREATER, GREATER_EQUAL, EQUAL, SHARE = range(8, 12)
 NUMBERS: Mapping[str, int] = {
-    "add": ADD, "subtract": SUBTRACT, "multiply": MULTIPLY, "divide": DIVIDE,
+    "add": ADD, "subtract": SUBTRACT, "multiply": MULTIPLY, "divide": DIVIDE, "maximum": MAXIMUM,
+    "minimum": MINIMUM, "keep": KEEP, "drop": DROP, "greater": GREATER,
+    "greater_equal": GREATER_EQUAL, "equal": EQUAL, "share": SHARE,
 }  # fmt: skip
+ZERO, HALF, ONE = np.float32(0), np.float32(0.5), np.float32(1)
 
 
 @inner
@@ -54,7 +60,21 @@ def _combine(a, b, which):
         return a - b
     if which == MULTIPLY:
         return a * b
-    return a / b
+    if which == DIVIDE:
+        return a / b
+    zero, one = vsplat(ZERO), vsplat(ONE)
+    if which == MAXIMUM:
+        return vselect_eq(a, a, vmax(a, b), a)
+    if which == MINIMUM:
+        return vselect_eq(a, a, vmin(a, b), a)
+    if which == KEEP:
+        return vselect_eq(b, zero, zero, a)
+    if which == DROP:
+        return vselect_eq(b, zero, a, zero)
+    if which == EQUAL:
+        return vselect_eq(a, b, one, zero)
+    ties = zero if which == GREATER else one if which == GREATER_EQUAL else vsplat(HALF)
+    return vselect_gt(a, b, one, vselect_eq(a, b, ties, zero))
 
 
 @kernel(
@@ -83,17 +103,17 @@ def _arithmetic(a, b, y, which, extents, steps_a, steps_b, lo, hi, thread):
         i += count
 
 
-@kernel("void(f4[::1], f4[::1], f4, UniTuple(i8, 6), UniTuple(i8, 6), i8, i8, i8)")
-def _read(x, y, factor, extents, steps, lo, hi, thread):
-    """y = factor * x along the walk. Items are elements of the result."""
+@kernel("void(f4[::1], f4[::1], f4, i8, UniTuple(i8, 6), UniTuple(i8, 6), i8, i8, i8)")
+def _read(x, y, factor, start, extents, steps, lo, hi, thread):
+    """y = factor * x along the walk from `start`. Items are elements of the result."""
     run, step = extents[-1], steps[-1]
     i = lo
     while i < hi:
         row = i // run
         first = i - row * run
         count = min(run - first, hi - i)
-        at = _offset(row, extents, steps) + first * step
-        if step <= 1:
+        at = start + _offset(row, extents, steps) + first * step
+        if 0 <= step <= 1:
             for k in range(0, count, VL):
                 v = _load(x, at + k * step, step, count - k)
                 vstore_upto(y, i + k, factor * v, count - k)
@@ -103,8 +123,23 @@ def _read(x, y, factor, extents, steps, lo, hi, thread):
         i += count
 
 
+@kernel("void(f4[::1], f4[::1], i8, UniTuple(i8, 6), UniTuple(i8, 6), i8, i8, i8)")
+def _write(x, y, start, extents, steps, lo, hi, thread):
+    """y along the walk from `start` = x. Items are elements of x."""
+    run, step = extents[-1], steps[-1]
+    i = lo
+    while i < hi:
+        row = i // run
+        first = i - row * run
+        count = min(run - first, hi - i)
+        at = start + _offset(row, extents, steps) + first * step
+        for k in range(count):
+            y[at + k * step] = x[i + k]
+        i += count
+
+
 def arithmetic(pool: ThreadPool, op: Arithmetic, ins: Arrays, outs: Arrays) -> None:
-    """y = a + b, a - b, a * b or a / b."""
+    """y = a + b, a - b, a * b, a / b, or another function of two numbers."""
     shape = logical_shape(outs[0])
     shapes = [logical_shape(array) for array in ins]
     way = walk(shape, *(repeated(own, shape) for own in shapes))
@@ -125,6 +160,24 @@ def permute(pool: ThreadPool, op: Permute, ins: Arrays, outs: Arrays) -> None:
     _walk_through(pool, ins[0], outs[0], 1.0, logical_shape(outs[0]), steps)
 
 
-def _walk_through(pool: ThreadPool, x: Array, y: Array, factor: float, shape, steps) -> None:
+def strided_slice(pool: ThreadPool, op: StridedSlice, ins: Arrays, outs: Arrays) -> None:
+    """y = elements of x at equal distances."""
+    first, steps = strided(op.full, op.start, op.steps)
+    _walk_through(pool, ins[0], outs[0], 1.0, op.shape, steps, first)
+
+
+def strided_embed(pool: ThreadPool, op: StridedEmbed, ins: Arrays, outs: Arrays) -> None:
+    """y = 0, but x at equal distances."""
+    (x,), (y,) = ins, outs
+    elementwise.fill(pool, y, 0.0)
+    first, steps = strided(op.full, op.start, op.steps)
+    way = walk(logical_shape(x), steps)
+    pool.run(_write, x.size, element_chunk(x.size), x, y, first, way.extents, *way.steps)
+
+
+def _walk_through(
+    pool: ThreadPool, x: Array, y: Array, factor: float, shape, steps, start: int = 0
+) -> None:
     way = walk(shape, steps)
-    pool.run(_read, y.size, element_chunk(y.size), x, y, factor, way.extents, *way.steps)
+    chunk = element_chunk(y.size)
+    pool.run(_read, y.size, chunk, x, y, factor, start, way.extents, *way.steps)

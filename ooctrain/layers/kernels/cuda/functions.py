@@ -14,7 +14,14 @@ from typing import Any
 
 import numpy as np
 
-from ooctrain.layers.function import TANH_CUBE, TANH_SCALE, Elementwise, ElementwiseGrad
+from ooctrain.layers.function import (
+    SELU_ALPHA,
+    SELU_SCALE,
+    TANH_CUBE,
+    TANH_SCALE,
+    Elementwise,
+    ElementwiseGrad,
+)
 from ooctrain.layers.kernels.cuda.chunks import QUAD, THREADS, tiles
 from ooctrain.layers.kernels.cuda.quads import first_quads, load_quad, store_quad
 from ooctrain.layers.kernels.cuda.runtime.intrinsics import fma, ld4_bytes, st4
@@ -109,6 +116,8 @@ THIRD, SIXTH = np.float32(1 / 3), np.float32(1 / 6)
 ROOT_HALF, DENSITY = np.float32(math.sqrt(0.5)), np.float32(1 / math.sqrt(2 * math.pi))
 SCALE, CUBE = np.float32(TANH_SCALE), np.float32(TANH_CUBE)
 CUBE_3 = np.float32(3 * TANH_CUBE)
+SELU, SELU_BELOW = np.float32(SELU_SCALE), np.float32(SELU_SCALE * SELU_ALPHA)
+ERF_SLOPE = np.float32(2 / math.sqrt(math.pi))
 
 
 @device
@@ -220,15 +229,186 @@ def relu6_slope(dy, x, p):
 
 
 @device
+def above_slope(dy, x, p):
+    """dy where x > p, else 0."""
+    return dy * (ZERO if x <= p else ONE)
+
+
+@device
+def below_slope(dy, x, p):
+    """dy where x < p, else 0."""
+    return dy * (ZERO if x >= p else ONE)
+
+
+@device
 def softplus(x, p):
     """log(1 + exp(x))."""
     return at_least(x, ZERO) + math.log1p(math.exp(-abs(x)))
 
 
 @device
+def softplus_until(x, p):
+    """The same; x beyond p."""
+    return x if x > p else at_least(x, ZERO) + math.log1p(math.exp(-abs(x)))
+
+
+@device
 def softplus_slope(dy, x, p):
     """dy times the sigmoid."""
     return dy * logistic(x, p)
+
+
+@device
+def softplus_until_slope(dy, x, p):
+    """The same; dy beyond p."""
+    return dy if x > p else dy * logistic(x, p)
+
+
+@device
+def log_sigmoid(x, p):
+    """The logarithm of the sigmoid."""
+    return at_most(x, ZERO) - math.log1p(math.exp(-abs(x)))
+
+
+@device
+def log_sigmoid_slope(dy, x, p):
+    """dy times the sigmoid of -x."""
+    return dy * logistic(-x, p)
+
+
+@device
+def tanh_of_mish(x):
+    """tanh(log(1 + exp(x)))."""
+    return math.tanh(at_least(x, ZERO) + math.log1p(math.exp(-abs(x))))
+
+
+@device
+def mish(x, p):
+    """x times that."""
+    return x * tanh_of_mish(x)
+
+
+@device
+def mish_slope(dy, x, p):
+    """dy times the derivative of that."""
+    t = tanh_of_mish(x)
+    return dy * (t + x * (ONE - t * t) * logistic(x, p))
+
+
+@device
+def elu(x, p):
+    """x above 0, else p (exp(x) - 1)."""
+    return x if x > ZERO else p * math.expm1(x)
+
+
+@device
+def elu_slope(dy, x, p):
+    """dy above 0, else dy p exp(x)."""
+    return dy if x > ZERO else dy * (p * math.exp(x))
+
+
+@device
+def celu(x, p):
+    """x above 0, else p (exp(x / p) - 1)."""
+    return x if x > ZERO else p * math.expm1(x / p)
+
+
+@device
+def celu_slope(dy, x, p):
+    """dy above 0, else dy exp(x / p)."""
+    return dy if x > ZERO else dy * math.exp(x / p)
+
+
+@device
+def selu(x, p):
+    """ELU with the two numbers of self-normalising networks."""
+    return SELU * x if x > ZERO else SELU_BELOW * math.expm1(x)
+
+
+@device
+def selu_slope(dy, x, p):
+    """dy times the derivative of that."""
+    return dy * SELU if x > ZERO else dy * (SELU_BELOW * math.exp(x))
+
+
+@device
+def exponential(x, p):
+    """exp(x)."""
+    return math.exp(x)
+
+
+@device
+def exponential_slope(dy, x, p):
+    """dy exp(x)."""
+    return dy * math.exp(x)
+
+
+@device
+def logarithm(x, p):
+    """log(x)."""
+    return math.log(x)
+
+
+@device
+def logarithm_slope(dy, x, p):
+    """dy / x."""
+    return dy * (ONE / x)
+
+
+@device
+def error_function(x, p):
+    """erf(x)."""
+    return math.erf(x)
+
+
+@device
+def error_function_slope(dy, x, p):
+    """dy 2 exp(-x^2) / sqrt(pi)."""
+    return dy * (ERF_SLOPE * math.exp(-x * x))
+
+
+@device
+def size_of(x, p):
+    """|x|."""
+    return abs(x)
+
+
+@device
+def size_slope(dy, x, p):
+    """dy times the sign of x; NaN stays."""
+    if x > ZERO:
+        return dy
+    return -dy if x < ZERO else dy * x
+
+
+@device
+def root(x, p):
+    """sqrt(x)."""
+    return math.sqrt(x)
+
+
+@device
+def root_slope(dy, x, p):
+    """dy / (2 sqrt(x))."""
+    return dy * (HALF / math.sqrt(x))
+
+
+@device
+def length_slope(dy, x, p):
+    """The same, and 0 at 0."""
+    return ZERO * dy if x == ZERO else dy * (HALF / math.sqrt(x))
+
+
+@device
+def power(x, p):
+    """x to the p-th."""
+    return math.pow(x, p)
+
+
+@device
+def power_slope(dy, x, p):
+    """dy p x^(p - 1)."""
+    return dy * (p * math.pow(x, p - ONE) if p != ZERO else ZERO)
 
 
 @device
@@ -292,12 +472,24 @@ VALUES: Mapping[str, Kernel] = {
     "gelu": unary(gelu), "gelu_tanh": unary(gelu_tanh), "silu": unary(silu),
     "hardswish": unary(hardswish), "hardsigmoid": unary(hardsigmoid), "relu6": unary(relu6),
     "softplus": unary(softplus), "at_least": unary(at_least), "at_most": unary(at_most),
+    "log_sigmoid": unary(log_sigmoid), "mish": unary(mish), "elu": unary(elu), "celu": unary(celu),
+    "selu": unary(selu), "exp": unary(exponential), "log": unary(logarithm),
+    "erf": unary(error_function), "abs": unary(size_of), "power": unary(power),
+    "sqrt": unary(root), "softplus_until": unary(softplus_until),
 }  # fmt: skip
+#: Functions whose slopes differ.
+SAME_VALUES: Mapping[str, str] = {"length": "sqrt", "above": "at_least", "below": "at_most"}
 SLOPES: Mapping[str, Kernel] = {
     "gelu": binary(gelu_slope), "gelu_tanh": binary(gelu_tanh_slope), "silu": binary(silu_slope),
     "hardswish": binary(hardswish_slope), "hardsigmoid": binary(hardsigmoid_slope),
     "relu6": binary(relu6_slope), "softplus": binary(softplus_slope),
     "at_least": binary(at_least_slope), "at_most": binary(at_most_slope),
+    "above": binary(above_slope), "below": binary(below_slope),
+    "log_sigmoid": binary(log_sigmoid_slope), "mish": binary(mish_slope), "elu": binary(elu_slope),
+    "celu": binary(celu_slope), "selu": binary(selu_slope), "exp": binary(exponential_slope),
+    "log": binary(logarithm_slope), "erf": binary(error_function_slope), "abs": binary(size_slope),
+    "sqrt": binary(root_slope), "length": binary(length_slope), "power": binary(power_slope),
+    "softplus_until": binary(softplus_until_slope),
 }  # fmt: skip
 LOSSES: Mapping[str, Kernel] = {
     "binary_cross_entropy": binary(cross_entropy_of), "smooth_l1": binary(smooth_error),
@@ -317,7 +509,8 @@ TARGET_SLOPES: Mapping[str, Kernel] = {
 
 def function(launcher: Launcher, x: Array, y: Array, op: Elementwise) -> None:
     """y = f(x). `y` may be `x`."""
-    apply(launcher, VALUES[op.function], x, y, parameter=op.parameter)
+    name = SAME_VALUES.get(op.function, op.function)
+    apply(launcher, VALUES[name], x, y, parameter=op.parameter)
 
 
 def function_grad(launcher: Launcher, dy: Array, x: Array, dx: Array, op: ElementwiseGrad) -> None:

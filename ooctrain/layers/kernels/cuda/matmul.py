@@ -13,6 +13,7 @@ the features, takes the 128 places of a tile, and the batch its 64. Read next:
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import cache
 from typing import Any
 
@@ -47,6 +48,7 @@ from ooctrain.layers.kernels.cuda.runtime.shim import (
     uint32,
     uint64,
 )
+from ooctrain.layers.linear import MatMul
 
 Array = Any
 ZERO = np.float32(0)
@@ -225,6 +227,29 @@ def grad_weight(launcher: Launcher, x: Array, dy: Array, dw: Array, workspace: A
     extents, in_fours = (outputs, inputs, rows), inputs % 4 == 0 and outputs % 4 == 0
     product = product_kernel(in_fours, in_fours, in_fours)
     _multiply(launcher, product, x, dy, dw, extents, (1, inputs), (1, outputs), workspace)
+
+
+def matmul(
+    launcher: Launcher, op: MatMul, ins: Sequence[Array], outs: Sequence[Array], workspace: Array
+) -> None:
+    """y = a b, a b^T or a^T b, one pair of matrices after the other."""
+    (a, b), (y,) = ins, outs
+    for n in range(a.size // (a.shape[-1] * a.shape[-2])):
+        u, v, w = (_matrix(array, n) for array in (a, b, y))
+        match op.form:
+            case "nt":
+                forward(launcher, u, v, None, w, workspace)
+            case "nn":
+                grad_input(launcher, u, v, w, workspace)
+            case _:
+                grad_weight(launcher, v, u, w, workspace)
+
+
+def _matrix(array: Array, number: int) -> Array:
+    """One matrix of some."""
+    if len(array.shape) == 2:
+        return array
+    return array[number : number + 1].reshape(array.shape[1:])
 
 
 @cache

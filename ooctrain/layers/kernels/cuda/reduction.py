@@ -1,9 +1,10 @@
-"""Sums over axes, and softmax along one.
+"""Sums and largest elements over axes, and softmax along one.
 
 An array is seen as (outer, rows, inner); sums are (outer, inner), and softmax keeps the shape. A
 sum is that of `columns.py` for each of the `outer` arrays, cut by shapes alone. Few rows are
-summed by one thread for each result. A softmax takes a warp for each row, as cross-entropy does.
-Read next: `losses.py`, `../cpu/reduction.py`.
+summed by one thread for each result. A softmax takes a warp for each row, as cross-entropy does,
+and so does a largest element of neighbours; each of others has a thread. Read next: `losses.py`,
+`../cpu/reduction.py`.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from typing import Any
 
 import numpy as np
 
+from ooctrain.layers.extremes import MaxAlong, MaxAlongGrad
 from ooctrain.layers.kernels.cuda.chunks import THREADS, columns
 from ooctrain.layers.kernels.cuda.columns import (
     add_compensated,
@@ -24,6 +26,7 @@ from ooctrain.layers.kernels.cuda.columns import (
     rows_of_chunk,
     thread_total,
 )
+from ooctrain.layers.kernels.cuda.elementwise import fill
 from ooctrain.layers.kernels.cuda.losses import (
     ALL_TURNS,
     AT_ONCE,
@@ -43,6 +46,7 @@ from ooctrain.layers.kernels.cuda.runtime.shim import (
     cuda,
     device,
     float32,
+    int32,
     int64,
     kernel,
     larger,
@@ -57,6 +61,7 @@ from ooctrain.layers.softmax import SoftmaxAlong, SoftmaxGrad
 Array = Any
 Arrays = Sequence[Array]
 ZERO, LANES = np.float32(0), np.uint64(WARP)
+LOWEST, NOWHERE = np.float32(-np.inf), np.int32(0x7FFFFFFF)
 
 
 @kernel("void(f4[::1], f4[::1], i8, u4, u4, u4, u4, u4)", threads=THREADS)
@@ -168,6 +173,61 @@ def _softmax_grad(dy, y, dx, items, classes, width, log):
             i, c = i + apart, uint32(c + uint32(WARP))
 
 
+@device
+def first_largest(value, place, best, at_place):
+    """The larger of two elements with its place, of equal ones the first; NaN is the largest."""
+    wins = value > best or (value != value and best == best)
+    same = value == best or (value != value and best != best)
+    if wins or (same and place < at_place):
+        return value, place
+    return best, at_place
+
+
+@kernel("void(f4[::1], f4[::1], i8[::1], i8, u4)", threads=THREADS)
+def _largest_of_neighbours(x, y, index, items, rows):
+    """A warp: the largest of a row, and its place."""
+    lane = lane_of(cuda.threadIdx.x)
+    row = row_of(cuda.blockIdx.x, cuda.threadIdx.x)
+    if row < items:
+        first = uint64(row) * uint64(rows)
+        best, place, c = LOWEST, NOWHERE, lane
+        while c < rows:
+            best, place = first_largest(at(x, first + uint64(c)), int32(c), best, place)
+            c = uint32(c + uint32(WARP))
+        for step in (16, 8, 4, 2, 1):
+            value = cuda.shfl_xor_sync(WHOLE_WARP, best, step)
+            other = cuda.shfl_xor_sync(WHOLE_WARP, place, step)
+            best, place = first_largest(value, int32(other), best, place)
+        if lane == 0:
+            y[row] = best
+            index[row] = int64(place)
+
+
+@kernel("void(f4[::1], f4[::1], i8[::1], u4, u4)", threads=THREADS)
+def _largest_apart(x, y, index, rows, width):
+    """A thread: the largest over all rows, and its place."""
+    e = int64(cuda.blockIdx.x) * int64(THREADS) + int64(cuda.threadIdx.x)
+    if e < y.size:
+        outer = e // int64(width)
+        i = outer * int64(rows) * int64(width) + (e - outer * int64(width))
+        best, place, row = LOWEST, NOWHERE, uint32(0)
+        while row < rows:
+            best, place = first_largest(at(x, i), int32(row), best, place)
+            i, row = i + int64(width), uint32(row + uint32(1))
+        y[uint64(e)] = best
+        index[uint64(e)] = int64(place)
+
+
+@kernel("void(f4[::1], i8[::1], f4[::1], u4, u4)", threads=THREADS)
+def _largest_grad(dy, index, dx, rows, width):
+    """A thread: one dy goes to its place; dx is 0."""
+    e = int64(cuda.blockIdx.x) * int64(THREADS) + int64(cuda.threadIdx.x)
+    if e < dy.size:
+        outer = e // int64(width)
+        row = outer * int64(rows) + index[uint64(e)]
+        dx[uint64(row * int64(width) + (e - outer * int64(width)))] = at(dy, e)
+
+
 def sum_axes(launcher: Launcher, op: Sum, ins: Arrays, outs: Arrays, workspace: Array) -> None:
     """y = factor * the sum over axes.
 
@@ -186,6 +246,25 @@ def sum_axes(launcher: Launcher, op: Sum, ins: Arrays, outs: Arrays, workspace: 
     launcher.launch(_sum_chunk, outer * cut.chunks * groups, x, partials, *sizes)
     blocks = blocks_for(y.size, THREADS)
     launcher.launch(_sum_few, blocks, partials, y, op.factor, cut.chunks, width)
+
+
+def largest(launcher: Launcher, op: MaxAlong, ins: Arrays, outs: Arrays) -> None:
+    """y and index = the largest elements over axes, and their places."""
+    outer, rows, width = op.extents(logical_shape(ins[0]))
+    if width == 1:
+        blocks = blocks_for(outer, ROWS)
+        launcher.launch(_largest_of_neighbours, blocks, *ins, *outs, outer, rows)
+        return
+    blocks = blocks_for(outer * width, THREADS)
+    launcher.launch(_largest_apart, blocks, *ins, *outs, rows, width)
+
+
+def largest_grad(launcher: Launcher, op: MaxAlongGrad, ins: Arrays, outs: Arrays) -> None:
+    """dx = 0, but dy where the largest elements were."""
+    fill(launcher, outs[0], 0.0)
+    _, rows, width = op.extents(op.shape)
+    blocks = blocks_for(ins[0].size, THREADS)
+    launcher.launch(_largest_grad, blocks, *ins, *outs, rows, width)
 
 
 def softmax(launcher: Launcher, op: SoftmaxAlong, ins: Arrays, outs: Arrays) -> None:

@@ -1,4 +1,4 @@
-"""Arithmetic with repeated operands, permutations and repetitions: walks with strides.
+"""Arithmetic with repeated operands, permutations, repetitions, steps: walks with strides.
 
 Arrays of any shape and a walk through them (`../walks.py`) give the result, in its own memory
 order. A thread takes one element of the result, or four neighbours where the last axis allows it,
@@ -12,9 +12,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import numpy as np
+
 from ooctrain.layers.arithmetic import Arithmetic
 from ooctrain.layers.kernels.cuda.chunks import QUAD, THREADS, same_channels
 from ooctrain.layers.kernels.cuda.columns import at
+from ooctrain.layers.kernels.cuda.elementwise import fill
 from ooctrain.layers.kernels.cuda.functions import apply, binary, named_after
 from ooctrain.layers.kernels.cuda.quads import (
     load_channels,
@@ -45,13 +48,17 @@ from ooctrain.layers.kernels.walks import (
     logical_shape,
     permuted,
     repeated,
+    strided,
     walk,
 )
 from ooctrain.layers.permute import Permute
 from ooctrain.layers.reduction import Spread
+from ooctrain.layers.regions import StridedEmbed, StridedSlice
 
 Array = Any
 Arrays = Sequence[Array]
+ZERO, HALF, ONE, TWO = np.float32(0), np.float32(0.5), np.float32(1), np.float32(2)
+THREE, FOUR, FIVE, SIX, SEVEN = (np.float32(number) for number in range(3, 8))
 
 
 @device
@@ -76,6 +83,20 @@ def product_of(a, b, parameter):
 def quotient_of(a, b, parameter):
     """a / b."""
     return a / b
+
+
+@device
+def chosen_of(a, b, parameter):
+    """One of the functions that compare, by its number in `CHOICES`; NaN stays."""
+    if parameter < TWO:
+        if parameter < ONE:
+            return a if a > b or a != a else b
+        return a if a < b or a != a else b
+    if parameter < FOUR:
+        return a if (b != ZERO) == (parameter < THREE) else ZERO
+    if a == b:
+        return ZERO if parameter < FIVE else ONE if parameter < SEVEN else HALF
+    return ONE if a > b and parameter != SIX else ZERO
 
 
 @device
@@ -161,23 +182,30 @@ def _read_quads(x, y, factor, items, begin, axes, steps):
         st4(y, begin + int64(e) * int64(QUAD), quad)
 
 
-FLAT: Mapping[str, Kernel] = {
-    "add": binary(total_of), "subtract": binary(difference_of), "multiply": binary(product_of),
-    "divide": binary(quotient_of),
+#: Functions that share a kernel, and what it takes as its parameter.
+CHOICES: Mapping[str, float] = {
+    "maximum": 0.0, "minimum": 1.0, "keep": 2.0, "drop": 3.0, "greater": 4.0, "greater_equal": 5.0,
+    "equal": 6.0, "share": 7.0,
 }  # fmt: skip
-_ADD, _SUBTRACT = _repeating(total_of), _repeating(difference_of)
-_MULTIPLY, _DIVIDE = _repeating(product_of), _repeating(quotient_of)
-BY_ELEMENTS: Mapping[str, Kernel] = {
-    "add": _ADD[0], "subtract": _SUBTRACT[0], "multiply": _MULTIPLY[0], "divide": _DIVIDE[0],
-}  # fmt: skip
-BY_QUADS: Mapping[str, Kernel] = {
-    "add": _ADD[1], "subtract": _SUBTRACT[1], "multiply": _MULTIPLY[1], "divide": _DIVIDE[1],
-}  # fmt: skip
-
-
 _FUNCTIONS = {
     "add": total_of, "subtract": difference_of, "multiply": product_of, "divide": quotient_of,
+    "choose": chosen_of,
 }  # fmt: skip
+
+
+@kernel(f"void(f4[::1], f4[::1], {WALK}, {STEPS})", threads=THREADS)
+def _write(x, y, items, begin, axes, steps):
+    """y along the walk = x."""
+    e = uint32(uint32(cuda.blockIdx.x) * uint32(THREADS) + uint32(cuda.threadIdx.x))
+    if e < items:
+        i, _ = offsets_of(e, axes, steps, steps)
+        y[uint64(i)] = at(x, begin + int64(e))
+
+
+FLAT: Mapping[str, Kernel] = {name: binary(function) for name, function in _FUNCTIONS.items()}
+_REPEATING = {name: _repeating(function) for name, function in _FUNCTIONS.items()}
+BY_ELEMENTS: Mapping[str, Kernel] = {name: pair[0] for name, pair in _REPEATING.items()}
+BY_QUADS: Mapping[str, Kernel] = {name: pair[1] for name, pair in _REPEATING.items()}
 #: {(operation, whether the first operand has a number for each channel): kernel}
 OF_CHANNELS: Mapping[tuple[str, bool], Kernel] = {
     (name, first): _with_vector(function, first)
@@ -195,24 +223,26 @@ def by_quads(extents: Sequence[int], steps: Sequence[Sequence[int]]) -> bool:
 
 
 def arithmetic(launcher: Launcher, op: Arithmetic, ins: Arrays, outs: Arrays) -> None:
-    """y = a + b, a - b, a * b or a / b."""
+    """y = a + b, a - b, a * b, a / b, or another function of two numbers."""
     (a, b), (y,) = ins, outs
+    parameter = CHOICES.get(op.function, 0.0)
+    function = "choose" if op.function in CHOICES else op.function
     if tuple(a.shape) == tuple(b.shape):
-        apply(launcher, FLAT[op.function], a, b, y)
+        apply(launcher, FLAT[function], a, b, y, parameter=parameter)
         return
     shape = logical_shape(y)
     way = walk(shape, repeated(logical_shape(a), shape), repeated(logical_shape(b), shape))
     for vector, x, first in ((a, b, True), (b, a, False)):
         if x.size == y.size and _is_vector(way, way.steps[0 if first else 1]):
             blocks, apart = same_channels(y.size, vector.size)
-            chosen = OF_CHANNELS[op.function, first]
-            launcher.launch(chosen, blocks, x, vector, y, vector.size, apart, 0.0)
+            chosen = OF_CHANNELS[function, first]
+            launcher.launch(chosen, blocks, x, vector, y, vector.size, apart, parameter)
             return
     quads = by_quads(way.extents, way.steps)
-    chosen = (BY_QUADS if quads else BY_ELEMENTS)[op.function]
+    chosen = (BY_QUADS if quads else BY_ELEMENTS)[function]
     for items, begin, axes, steps in parts(way, quads):
         launcher.launch(
-            chosen, blocks_for(items, THREADS), a, b, y, items, begin, axes, *steps, 0.0
+            chosen, blocks_for(items, THREADS), a, b, y, items, begin, axes, *steps, parameter
         )
 
 
@@ -228,14 +258,32 @@ def permute(launcher: Launcher, op: Permute, ins: Arrays, outs: Arrays) -> None:
     _walk_through(launcher, ins[0], outs[0], 1.0, logical_shape(outs[0]), steps)
 
 
-def _walk_through(launcher: Launcher, x: Array, y: Array, factor: float, shape, steps) -> None:
+def strided_slice(launcher: Launcher, op: StridedSlice, ins: Arrays, outs: Arrays) -> None:
+    """y = elements of x at equal distances."""
+    first, steps = strided(op.full, op.start, op.steps)
+    _walk_through(launcher, ins[0], outs[0], 1.0, op.shape, steps, first)
+
+
+def strided_embed(launcher: Launcher, op: StridedEmbed, ins: Arrays, outs: Arrays) -> None:
+    """y = 0, but x at equal distances."""
+    (x,), (y,) = ins, outs
+    fill(launcher, y, 0.0)
+    first, steps = strided(op.full, op.start, op.steps)
+    way = walk(logical_shape(x), steps)
+    for items, begin, axes, (each,) in parts(way, False, first):
+        launcher.launch(_write, blocks_for(items, THREADS), x, y, items, begin, axes, each)
+
+
+def _walk_through(
+    launcher: Launcher, x: Array, y: Array, factor: float, shape, steps, start: int = 0
+) -> None:
     way = walk(shape, steps)
     if way.steps[0][-1] > 1:
-        read_tiles(launcher, x, y, factor, way)
+        read_tiles(launcher, x, y, factor, way, start)
         return
-    quads = by_quads(way.extents, way.steps)
+    quads = start % QUAD == 0 and by_quads(way.extents, way.steps)
     chosen = _read_quads if quads else _read
-    for items, begin, axes, (each,) in parts(way, quads):
+    for items, begin, axes, (each,) in parts(way, quads, start):
         launcher.launch(chosen, blocks_for(items, THREADS), x, y, factor, items, begin, axes, each)
 
 

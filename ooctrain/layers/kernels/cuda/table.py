@@ -22,6 +22,7 @@ from ooctrain.layers.combine import Add, AddMasked, Concat, Constant, Scale
 from ooctrain.layers.conv2d import Conv2d, Conv2dGradInput, Conv2dGradWeight
 from ooctrain.layers.conv_transpose import ConvTranspose2d
 from ooctrain.layers.dropout import Dropout
+from ooctrain.layers.extremes import MaxAlong, MaxAlongGrad
 from ooctrain.layers.function import (
     Elementwise,
     ElementwiseGrad,
@@ -52,7 +53,7 @@ from ooctrain.layers.kernels.kernel_table import (
     of_zeros,
 )
 from ooctrain.layers.layout import ConstantPad, Pad, Reshape
-from ooctrain.layers.linear import Linear, LinearGradInput, LinearGradWeight
+from ooctrain.layers.linear import Linear, LinearGradInput, LinearGradWeight, MatMul
 from ooctrain.layers.losses import (
     ClassLoss,
     ClassLossGrad,
@@ -82,7 +83,15 @@ from ooctrain.layers.pooling import (
     MaxPool2dGrad,
 )
 from ooctrain.layers.reduction import ChannelSum, Spread, Sum
-from ooctrain.layers.regions import Clear, Embed, Insert, InsertAdd, Slice
+from ooctrain.layers.regions import (
+    Clear,
+    Embed,
+    Insert,
+    InsertAdd,
+    Slice,
+    StridedEmbed,
+    StridedSlice,
+)
 from ooctrain.layers.relu import LeakyReLU, LeakyReLUGrad, ReLU, ReLUGrad
 from ooctrain.layers.resampling import ReflectionPad2d, ReflectionPad2dGrad, Upsample, UpsampleGrad
 from ooctrain.layers.softmax import SoftmaxAlong, SoftmaxGrad
@@ -110,6 +119,12 @@ def _linear(part: str) -> Scratch:
         return matmul_blocking.workspace_bytes(*outs[0].shape, depth)
 
     return rule
+
+
+def _matmul(op: MatMul, ins: Specs, outs: Specs, threads: int) -> int:
+    """That of one pair of matrices: they are multiplied one after the other."""
+    rows, inner, columns = op.extents(ins[0].shape, ins[1].shape)
+    return matmul_blocking.workspace_bytes(rows, columns, inner)
 
 
 def _class_loss(op: ClassLoss, ins: Specs, outs: Specs, threads: int) -> int:
@@ -172,10 +187,13 @@ CUDA = KernelTable("cuda", {
     Permute: KernelRow("strided.permute", takes.whole_call),
     SoftmaxAlong: KernelRow("reduction.softmax", takes.whole_call),
     SoftmaxGrad: KernelRow("reduction.softmax_grad", takes.whole_call),
+    MaxAlong: KernelRow("reduction.largest", takes.whole_call),
+    MaxAlongGrad: KernelRow("reduction.largest_grad", takes.whole_call),
     # Products.
     Linear: KernelRow("matmul.forward", takes.with_bias, _linear("forward")),
     LinearGradInput: KernelRow("matmul.grad_input", scratch=_linear("grad_input")),
     LinearGradWeight: KernelRow("matmul.grad_weight", scratch=_linear("grad_weight")),
+    MatMul: KernelRow("matmul.matmul", takes.whole_call, _matmul),
     Conv2d: KernelRow("conv.conv2d.forward", takes.convolution_with_bias, _conv("forward")),
     Conv2dGradInput: KernelRow("conv.conv2d.grad_input", takes.convolution, _conv("grad_input")),
     Conv2dGradWeight: KernelRow(
@@ -217,6 +235,8 @@ CUDA = KernelTable("cuda", {
     Insert: KernelRow("layout.insert", "start"),
     InsertAdd: KernelRow("layout.insert_add", "start"),
     Clear: KernelRow("layout.clear", "start shape"),
+    StridedSlice: KernelRow("strided.strided_slice", takes.whole_call),
+    StridedEmbed: KernelRow("strided.strided_embed", takes.whole_call),
     Concat: KernelRow("layout.concat", takes.whole_call),
     Reshape: KernelRow("layout.reshape", takes.whole_call, of_reshape),
     # Losses.

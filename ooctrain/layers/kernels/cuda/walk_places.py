@@ -136,11 +136,16 @@ def _transpose(x, y, rows, columns, column_tiles):
             y[uint64(base + int64(j) * int64(rows) + int64(i))] = value
 
 
-def parts(way: StridedWalk, quads: bool) -> Iterator[tuple[int, int, Steps, list[Steps]]]:
+def parts(
+    way: StridedWalk, quads: bool, begin: int = 0
+) -> Iterator[tuple[int, int, Steps, list[Steps]]]:
     """(items, where the result begins, axes, steps of the operands) of the launches of a walk.
 
     An item is an element or a quad. Kernels count items with 31 bits, so that a walk of more is cut
     along its first axis.
+
+    Args:
+        begin: where operands begin.
     """
     size = QUAD if quads else 1
     extents = [*way.extents[:-1], way.extents[-1] // size]
@@ -154,12 +159,14 @@ def parts(way: StridedWalk, quads: bool) -> Iterator[tuple[int, int, Steps, list
         for of_operand in way.steps:
             *outer, last = of_operand
             along = *outer, last * size
-            steps.append((*along, start * along[axis]))
+            steps.append((*along, begin + start * along[axis]))
         yield count * of_one, start * of_one * size, axes, steps
 
 
-def read_tiles(launcher: Launcher, x: Array, y: Array, factor: float, way: StridedWalk) -> None:
-    """y = factor * x along a walk of one operand whose last step is not 1."""
+def read_tiles(
+    launcher: Launcher, x: Array, y: Array, factor: float, way: StridedWalk, begin: int = 0
+) -> None:
+    """y = factor * x along a walk of one operand whose last step is not 1, from `begin` on."""
     extents, (steps,), last = way.extents, way.steps, len(way.extents) - 1
     of_result = [math.prod(extents[axis + 1 :]) for axis in range(len(extents))]
     column = next((a for a in range(last) if steps[a] == 1 and extents[a] > 1), None)
@@ -175,7 +182,7 @@ def read_tiles(launcher: Launcher, x: Array, y: Array, factor: float, way: Strid
     launcher.launch(
         _read_tile, blocks, x, y, factor, (extents[last], extents[column]),
         (steps[last], of_result[column]), divisor(sides[0]) + divisor(sides[1]), axes,
-        (*steps, 0), (*of_result, 0),
+        (*steps, begin), (*of_result, 0),
     )  # fmt: skip
 
 

@@ -1,4 +1,4 @@
-"""Functions of vectors: exp, log, log1p, sigmoid, tanh, erf.
+"""Functions of vectors: exp, expm1, log, log1p, powers, sigmoid, tanh, erf.
 
 Arguments and results are of type `f32v` (`simd.py`). exp is 2^k * 2^f with k whole: the power of
 two is an addition to the exponent bits, the rest a polynomial. Sixteen exponentials thus cost about
@@ -32,8 +32,18 @@ from ooctrain.layers.kernels.cpu.simd.simd import (
 )
 
 ZERO, ONE, TWO = np.float32(0), np.float32(1), np.float32(2)
+HALF, INFINITY, NAN = np.float32(0.5), np.float32(np.inf), np.float32(np.nan)
+#: Numbers below the first one are subnormal, and normal times the second one.
+NORMAL, TO_NORMAL, LOG_TO_NORMAL = (
+    np.float32(2.0**-126), np.float32(2.0**25), np.float32(25 * 0.6931471805599453),
+)  # fmt: skip
 EXP_LOW, EXP_HIGH = np.float32(-87.0), np.float32(88.0)
 LOG2_E = np.float32(1.44269504088896341)
+LN2 = np.float32(0.6931471805599453)
+#: Largest exponent of `vpower`. Its result is exp(rest) 2^k, |rest| at most 65 ln 2 / 2. At the
+#: largest k it is infinite or 0; half of this k can be added to the exponent of exp(rest).
+MOST_POWER, MOST_REST, MOST_BITS = 64.0, np.float32(22.8), np.float32(186)
+MORE_BITS = np.float32(25)
 LN2_HIGH, LN2_LOW = np.float32(-0.693359375), np.float32(2.12194440e-4)
 E5, E4, E3 = np.float32(1.9875691500e-4), np.float32(1.3981999507e-3), np.float32(8.3334519073e-3)
 E2, E1, E0 = np.float32(4.1665795894e-2), np.float32(1.6666665459e-1), np.float32(5.0000001201e-1)
@@ -97,6 +107,22 @@ def vexp(x):
     return vselect_gt(vsplat(EXP_LOW), x, vsplat(ZERO), value)
 
 
+@numba.njit(inline="always")
+def vexp_any(x):
+    """exp(x) of any x: as `vexp` where that is exact, else the square of exp(x / 2), which is
+    infinite or subnormal where exp(x) is; NaN stays.
+    """
+    half = _exp_within(vmin(vsplat(EXP_HIGH), vmax(vsplat(EXP_LOW), HALF * x)))
+    near = vexp(vmin(vsplat(EXP_HIGH), x))
+    return vselect_gt(vabs(x), ZERO - vsplat(EXP_LOW), half * half, near)
+
+
+@numba.njit(inline="always")
+def vexpm1(x):
+    """exp(x) - 1 for x <= 0, without losing the digits of a small x; NaN stays."""
+    return vtanh(HALF * x) * (vexp(x) + ONE)
+
+
 @intrinsic
 def vsplit(typingctx, x):
     """(mantissa in [0.5, 1), exponent) of positive normal numbers."""
@@ -113,8 +139,8 @@ def vsplit(typingctx, x):
 
 
 @numba.njit(inline="always")
-def vlog(x):
-    """log(x) to about one unit in the last place for positive normal x; NaN stays."""
+def _mantissa(x):
+    """(m - 1, e, what log(m) is more than m - 1 - (m - 1)^2 / 2), x = m 2^e with m near 1."""
     m, e = vsplit(x)
     e = vselect_gt(vsplat(SQRT_HALF), m, e - ONE, e)
     m = vselect_gt(vsplat(SQRT_HALF), m, m + m, m) - ONE
@@ -126,10 +152,54 @@ def vlog(x):
     p = vfma(p, m, vsplat(L2))
     p = vfma(p, m, vsplat(L1))
     p = vfma(p, m, vsplat(L0))
-    z = m * m
-    p = vfma(ZERO - vsplat(LN2_LOW), e, p * m * z)
-    p = m + vfma(vsplat(MINUS_HALF), z, p)
+    return m, e, p * m * (m * m)
+
+
+@numba.njit(inline="always")
+def vlog(x):
+    """log(x) to about one unit in the last place for positive normal x; NaN stays."""
+    m, e, more = _mantissa(x)
+    p = vfma(ZERO - vsplat(LN2_LOW), e, more)
+    p = m + vfma(vsplat(MINUS_HALF), m * m, p)
     return vselect_eq(x, x, vfma(ZERO - vsplat(LN2_HIGH), e, p), x)
+
+
+@numba.njit(inline="always")
+def vlog_any(x):
+    """log(x) of any x: minus infinity of 0, NaN below; NaN and infinity stay."""
+    tiny, zero = vsplat(NORMAL), vsplat(ZERO)
+    larger = vselect_gt(tiny, x, x * TO_NORMAL, x)
+    value = vlog(larger) - vselect_gt(tiny, x, vsplat(LOG_TO_NORMAL), zero)
+    value = vselect_gt(x, zero, value, vselect_eq(x, zero, ZERO - vsplat(INFINITY), (x - x) / zero))
+    return vselect_eq(x, vsplat(INFINITY), x, value)
+
+
+@numba.njit(inline="always")
+def vpower(x, numbers):
+    """|x|^p for p of at most MOST_POWER, to about one unit in the last place for each whole number
+    in p; then what `numbers` say of numbers below 0, of 0 and of infinity. NaN stays.
+
+    x = m 2^e has x^p = 2^k exp(f ln 2 + p log(m)), k + f = p e.
+
+    Args:
+        numbers: p, its first 12 bits and the rest, whose products with e are exact; by what the
+            power of -x is multiplied for x below 0 (NaN: there is none); the powers of 0 and of
+            infinity.
+    """
+    p, high, low, below, of_zero, of_infinity = numbers
+    size, tiny, zero = vabs(x), vsplat(NORMAL), vsplat(ZERO)
+    m, e, more = _mantissa(vselect_gt(tiny, size, size * TO_NORMAL, size))
+    e = vselect_gt(tiny, size, e - MORE_BITS, e)
+    k = vround(vmin(vsplat(MOST_BITS), vmax(ZERO - vsplat(MOST_BITS), p * e)))
+    log_m = m + vfma(vsplat(MINUS_HALF), m * m, more)
+    rest = ((high * e - k) + low * e) * LN2 + p * log_m
+    value = _exp_within(vmin(vsplat(MOST_REST), vmax(ZERO - vsplat(MOST_REST), rest)))
+    half = vround(HALF * k)  # in two steps, each of which is a normal number
+    value = vscale2(value, half) * vscale2(vsplat(ONE), k - half)
+    value = vselect_eq(size, vsplat(INFINITY), vsplat(of_infinity), value)
+    value = vselect_gt(zero, x, below * value, value)
+    value = vselect_eq(size, zero, vsplat(of_zero), value)
+    return vselect_eq(x, x, value, x)
 
 
 @numba.njit(inline="always")
