@@ -37,7 +37,7 @@ def main() -> int:
     wrong += [f"not equivalent, {v.by} notices it: {v.mutant.key}" for v in found]
     judged = "the nearest tests alone" if given.nearest else "the quick tests that reach them"
     text = (
-        f"{len(verdicts)} of {len(drawn)} mutants tried by {judged}, seed {given.seed}.\n\n"
+        f"{report.tried_of(verdicts, len(drawn))} by {judged}, seed {given.seed}.\n\n"
         f"{report.table_of(verdicts, reasons)}\n"
         f"```diff\n{report.survivors_of(verdicts, reasons)}```\n"
     )
