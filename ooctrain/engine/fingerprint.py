@@ -153,7 +153,7 @@ def _parts(one: object) -> list[object] | None:
     if isinstance(one, Mapping):
         return [*one.keys(), *one.values()]
     if isinstance(one, np.ndarray):
-        return one.reshape(-1).tolist() if one.dtype.hasobject else None
+        return one.ravel().tolist() if one.dtype.hasobject else None
     if isinstance(one, bytearray):
         return [bytes(one)]
     if is_dataclass(one) and not isinstance(one, type):
