@@ -41,7 +41,7 @@ from ooctrain.sched.schedule import Plan
 from ooctrain.step.presets import machine
 from ooctrain.step.trace import Trace
 from ooctrain.train import Trainer
-from ooctrain.units import GIB, KIB, MIB, Granule, format_bytes, format_us
+from ooctrain.units import GIB, KIB, MIB, Granule, format_bytes, format_us, per_second
 
 MACHINE = "v100-16gb-nvlink"
 PHYSICAL_BYTES = 16 * GIB
@@ -112,7 +112,7 @@ class LargestBudget:
     @property
     def images_per_s(self) -> float | None:
         """Speed, simulated."""
-        return None if self.makespan_us is None else self.batch / self.makespan_us * 1e6
+        return None if self.makespan_us is None else per_second(self.batch, self.makespan_us)
 
 
 @dataclass(frozen=True, slots=True)
@@ -364,7 +364,7 @@ def chunk_trades(
                 ChunkTrade(
                     batch, chunk, most_live(log.requests),
                     stats.peak_reserved_bytes - stats.peak_requested_bytes,
-                    batch / plan.makespan_us * 1e6, found.maps_by_step[-1],
+                    per_second(batch, plan.makespan_us), found.maps_by_step[-1],
                 )
             )  # fmt: skip
     return trades

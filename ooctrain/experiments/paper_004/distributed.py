@@ -47,7 +47,7 @@ from ooctrain.sched.simulate import simulate
 from ooctrain.sched.verify import verify
 from ooctrain.step.machine import Machine, call_durations_ns
 from ooctrain.step.trace import Trace
-from ooctrain.units import format_bytes, format_us
+from ooctrain.units import format_bytes, format_us, per_second
 
 MODEL = "vgg19"
 #: The batch of section 6.2, and how many times that Split-CNN trains (section 6.3).
@@ -359,7 +359,7 @@ def times_table(rows: Sequence[StepTimes]) -> Table:
         left=("machine", "step"),
     )  # fmt: skip
     for row in rows:
-        speed = row.batch / (row.forward_us + row.backward_us) * 1e6
+        speed = per_second(row.batch, row.forward_us + row.backward_us)
         memory = "" if row.peak_bytes is None else format_bytes(row.peak_bytes)
         table.add_row(
             row.machine, row.way, str(row.batch), format_us(row.forward_us),

@@ -37,7 +37,7 @@ from ooctrain.sched.planning.question import Question
 from ooctrain.sched.schedule import Plan
 from ooctrain.sched.verify import verify
 from ooctrain.step.machine import Machine
-from ooctrain.units import format_bytes
+from ooctrain.units import format_bytes, per_second
 
 #: "number of splits = 4, depth about 75 %".
 SPLIT, WHOLE = "depth=0.75,grid=2x2", ""
@@ -193,7 +193,7 @@ def reached(case: SplitCase) -> list[LargestOfMethod]:
     batch, plan = _largest(case)
     if plan is None:
         return [LargestOfMethod(0, 0.0, 0)]
-    return [LargestOfMethod(batch, batch / plan.makespan_us * 1e6, plan.peak_bytes)]
+    return [LargestOfMethod(batch, per_second(batch, plan.makespan_us), plan.peak_bytes)]
 
 
 def largest_batches(
