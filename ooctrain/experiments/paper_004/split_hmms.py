@@ -26,6 +26,7 @@ from rich.table import Table
 from ooctrain.api import step_trace
 from ooctrain.errors import Infeasible
 from ooctrain.execution.planners import get_planner
+from ooctrain.experiments.bisected import largest
 from ooctrain.experiments.paper_004.hmms_speeds import IMAGE_SIZE, QUICK_BATCH, machines
 from ooctrain.experiments.reproducing import Wanted, print_title, write_figure
 from ooctrain.experiments.spread import spread
@@ -220,19 +221,17 @@ def _largest(case: SplitCase) -> tuple[int, Plan | None]:
     trains a smaller one. A method that may cut the step into bands tries the largest batch first:
     it most likely fits, and its plan takes longest to find.
     """
-    step, beyond = case.step, case.most // case.step + 1
-    low, high, best = 0, beyond, None
-    while high - low > 1:
-        middle = (low + high) // 2
-        tried = min(2 * low or 1, middle) if high == beyond else middle
-        if case.method.may_tile and high == beyond:
-            tried = beyond - 1
-        plan = _plan(case.model, case.method, case.where, tried * step)
-        if plan is None:
-            high = tried
-        else:
-            low, best = tried, plan
-    return low * step, best
+    most, plans = case.most // case.step, dict[int, Plan]()
+
+    def does(steps: int) -> bool:
+        plan = _plan(case.model, case.method, case.where, steps * case.step)
+        if plan is not None:
+            plans[steps] = plan
+        return plan is not None
+
+    tiles = case.method.may_tile
+    found = most if tiles and does(most) else largest(does, most if tiles else most + 1)
+    return found * case.step, plans.get(found)
 
 
 def _plan(model: str, method: SplitMethod, where: Machine, batch: int) -> Plan | None:
