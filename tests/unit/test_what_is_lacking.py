@@ -1,0 +1,73 @@
+"""A class that lacks what its kind must define is named, with the method, when that is called."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import ooctrain as oc
+from ooctrain import nn
+from ooctrain.engine.algebra import Algebra
+from ooctrain.errors import ConfigError
+from ooctrain.optim.schedules.scheduler import LRScheduler
+from ooctrain.optim.optimizer import Optimizer
+from ooctrain.step.op import Op, Spec
+
+
+class Lacking(Op):
+    name = "lacking"
+
+
+class LackingModule(nn.Module):
+    pass
+
+
+class LackingOp(oc.Op):
+    def shape(self, x):
+        return x
+
+
+class LackingOptimizer(Optimizer):
+    pass
+
+
+class LackingSchedule(LRScheduler):
+    pass
+
+
+class LackingNumbers(Algebra):
+    shape = (2,)
+
+
+def weights():
+    return [nn.Parameter(np.ones(2, np.float32))]
+
+
+def optimizer():
+    return LackingOptimizer(weights(), {"lr": 0.5})
+
+
+CALLS = {
+    "infer": lambda: Lacking().infer(Spec((1,))),
+    "reference": lambda: Lacking().reference(np.ones(1), scalars={}),
+    "gradient": lambda: Lacking().vjp(None, [], [], []),
+    "forward": lambda: LackingModule()(oc.tensor(np.ones(1, np.float32))),
+    "slot_names": lambda: optimizer().slot_names({}),
+    "update_op": lambda: optimizer().update_op({}, "lr"),
+    "factor": lambda: LackingSchedule(oc.optim.SGD(weights(), lr=0.5)).factor(0, 0.5),
+    "LackingNumbers": lambda: LackingNumbers() + LackingNumbers(),
+}
+
+
+@pytest.mark.parametrize("method", CALLS)
+def test_who_calls_it_learns_what_is_lacking(method):
+    with pytest.raises(TypeError) as caught:
+        CALLS[method]()
+    assert method in str(caught.value)
+    assert "Lacking" in str(caught.value)
+
+
+def test_an_operation_of_ones_own_computes():
+    with pytest.raises(ConfigError) as caught:
+        LackingOp()(oc.tensor(np.ones(1, np.float32)))
+    assert (caught.value.code, "forward()" in str(caught.value)) == ("OOC-108", True)
