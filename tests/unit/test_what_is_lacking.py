@@ -9,8 +9,8 @@ import ooctrain as oc
 from ooctrain import nn
 from ooctrain.engine.algebra import Algebra
 from ooctrain.errors import ConfigError
-from ooctrain.optim.schedules.scheduler import LRScheduler
 from ooctrain.optim.optimizer import Optimizer
+from ooctrain.optim.schedules.scheduler import LRScheduler
 from ooctrain.step.op import Op, Spec
 
 
@@ -71,3 +71,13 @@ def test_an_operation_of_ones_own_computes():
     with pytest.raises(ConfigError) as caught:
         LackingOp()(oc.tensor(np.ones(1, np.float32)))
     assert (caught.value.code, "forward()" in str(caught.value)) == ("OOC-108", True)
+
+
+def test_what_a_module_has_not_is_named_beside_what_it_has():
+    for ask, words in (
+        (lambda: nn.Linear(2, 2).get_parameter("wieght"), ("wieght", "weight", "bias")),
+        (lambda: nn.Linear(2, 2).get_buffer("mean"), ("mean", "none")),
+    ):
+        with pytest.raises(AttributeError) as caught:
+            ask()
+        assert all(word in str(caught.value) for word in words)
