@@ -34,7 +34,8 @@ from ooctrain.experiments.paper_003 import sft_images
 from ooctrain.experiments.paper_004 import distributed, hmms_speeds
 from ooctrain.sched.planners.bn_recompute import offloadable_share
 from ooctrain.sched.planners.lms import LevelGraph
-from ooctrain.step.presets import machine, rtx2080ti
+from ooctrain.step import presets
+from ooctrain.step.presets import rtx2080ti
 from ooctrain.units import GIB, MIB
 
 ROOT = Path(__file__).parents[2]
@@ -98,9 +99,9 @@ def test_what_does_not_fit_has_no_speed():
 
 def test_a_machine_is_fitted_until_it_trains_as_fast_as_was_printed(monkeypatch):
     """A small network for ResNet-50, at a speed between the preset's and 16 times that."""
-    case = "lenet", 64
+    case = "resnet18", 8
     trains = partial(table1.cells_of, *case, 16 * GIB, METHODS[:1])
-    preset = trains([machine(table1.MACHINE)])[0].images_per_s
+    preset = trains([presets.machine(table1.MACHINE)])[0].images_per_s
     monkeypatch.setattr(table1, "FITTED_MODEL", case[0])
     monkeypatch.setattr(table1, "FITTED_BATCH", case[1])
     monkeypatch.setattr(table1, "FITTED_IMAGES_PER_S", 1.25 * preset)
