@@ -115,7 +115,7 @@ def format_rate(bytes_per_us: float) -> str:
 
 
 def per_second(count: int, time_us: float) -> float:
-    """How many a second, of so many in a time."""
+    """The rate of a count that takes a time, in units of 1 / s."""
     return count / time_us * 1e6
 
 
