@@ -78,9 +78,10 @@ class Sft:
         failures: list[PartFailed] = []
         offers, least = self.offers(operators, question.machine), math.inf
         needs = {offer: at_least_bytes(operators, offer, granule) for offer in offers}
-        # Those that cannot fit come last, and only as far as one may have the least budget.
+        # Those that cannot fit come last, and only as far as one may have the least budget, which
+        # is above this one.
         for offer in sorted(offers, key=lambda offer: max(needs[offer] - budget_bytes, 0)):
-            if needs[offer] > budget_bytes and needs[offer] >= least:
+            if needs[offer] >= least:
                 continue
             try:
                 tiled = tiled_as_offered(trace, offer)
@@ -90,7 +91,7 @@ class Sft:
             if tiled is None:
                 continue
             peak = trace_peak_bytes(tiled, granule)
-            if peak > budget_bytes and peak >= least:
+            if peak >= least:
                 continue  # its refusal would say no more
             try:
                 plan = KeepAll().plan(replace(question, trace=tiled))
