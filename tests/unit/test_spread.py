@@ -8,9 +8,11 @@ import json
 import os
 import pickle
 import random
+import signal
 import subprocess
 import sys
 import threading
+import time
 from concurrent.futures import BrokenExecutor, Future
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, is_dataclass
@@ -29,7 +31,7 @@ from ooctrain.experiments.paper_000 import architectures, fragmentation, table1
 from ooctrain.experiments.paper_001 import hybrid
 from ooctrain.experiments.paper_002 import offload_ratios
 from ooctrain.experiments.reproducing import Wanted
-from ooctrain.experiments.spread import finished, spread
+from ooctrain.experiments.spread import ENDING, finished, open_executor, spread
 from ooctrain.units import GIB
 
 WORK = '''
@@ -337,3 +339,25 @@ def test_a_pool_that_is_done_has_ended_with_its_thread():
     before = set(threading.enumerate())
     assert sorted(finished(abs, [-1, -2, -3], 2)) == [(0, 1), (1, 2), (2, 3)]
     assert set(threading.enumerate()) == before
+
+
+@pytest.mark.parametrize("number", ENDING)
+def test_who_is_asked_to_end_while_workers_compute_is_interrupted(number):
+    """Where the program handles the signal itself, that is left to it."""
+    before, came = signal.getsignal(number), []
+
+    def ask():
+        with open_executor(1):
+            os.kill(os.getpid(), number)
+            time.sleep(0.01)
+
+    try:
+        signal.signal(number, signal.SIG_DFL)
+        with pytest.raises(KeyboardInterrupt):
+            ask()
+        assert signal.getsignal(number) is signal.SIG_DFL
+        signal.signal(number, lambda *_: came.append(number))
+        ask()
+        assert came == [number]
+    finally:
+        signal.signal(number, before)

@@ -8,7 +8,7 @@ import pytest
 import ooctrain as oc
 from ooctrain import nn
 from ooctrain.engine.algebra import Algebra
-from ooctrain.errors import ConfigError
+from ooctrain.errors import ConfigError, OoctrainError
 from ooctrain.optim.optimizer import Optimizer
 from ooctrain.optim.schedules.scheduler import LRScheduler
 from ooctrain.step.op import Op, Spec
@@ -81,3 +81,18 @@ def test_what_a_module_has_not_is_named_beside_what_it_has():
         with pytest.raises(AttributeError) as caught:
             ask()
         assert all(word in str(caught.value) for word in words)
+
+
+def test_some_keys_that_are_lacking_are_named_and_others_counted():
+    def words(count):
+        model = nn.Sequential(*[nn.Linear(1, 1, bias=False) for _ in range(count)])
+        with pytest.raises(OoctrainError) as caught:
+            model.load_state_dict({})
+        return str(caught.value)
+
+    named = next(n for n in range(1, 30) if "more" in words(n)) - 1
+    for count in (named, named + 1, named + 3):
+        said = words(count)
+        assert f"{named - 1}.weight" in said
+        assert f"{named}.weight" not in said
+        assert ("more" in said, f"{count - named} more" in said) == 2 * (count > named,)

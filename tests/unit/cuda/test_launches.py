@@ -48,6 +48,7 @@ from ooctrain.layers.relu import ReLU
 from ooctrain.layers.update import SGDUpdate
 from ooctrain.step.op import physical_shape
 from ooctrain.testing.check_op import SCALARS, as_input, spec_of
+from ooctrain.testing.fake_driver import FakeDriver
 
 ROOT = Path(__file__).parents[3]
 REASON = why_no_stub() or why_no_ptx()
@@ -66,6 +67,7 @@ from ooctrain.layers.conv2d import CUDA_ALGORITHMS
 from ooctrain.layers.kernels.cuda.table import CUDA
 from ooctrain.step.op import physical_shape
 from ooctrain.testing.check_op import SCALARS, as_input, spec_of
+from ooctrain.testing.fake_driver import FakeDriver
 from doubles.hollow_kernels import HollowStore
 from doubles.stub_driver import Stub
 
@@ -491,3 +493,22 @@ def test_what_cannot_be_recorded_leaves_nothing_and_what_can_is_recorded_afterwa
     graph = made.maker.record(made.queue)
     assert len(graph.scalars) == 5
     graph.close()
+
+
+def test_the_events_of_a_step_serve_again_as_soon_as_its_times_are_read_or_lost():
+    """However long what was measured is kept."""
+    driver = FakeDriver(1 << 20, 4096)
+    streams, kept, counts = CudaStreams(driver), [], []
+    for number in range(6):
+        for stream in (COMPUTE, OUT, 2, COMPUTE):
+            streams.submit(stream, (0, 0, 0), lambda: None, 10 * number + stream)
+        streams.synchronize()
+        kept.append(streams.restart())
+        if number % 2:
+            kept[-1].lose()
+        tags = [10 * number + stream for stream in (COMPUTE, COMPUTE, OUT, 2)]
+        assert [span.tag for span in kept[-1]] == ([] if number % 2 else tags)
+        counts.append(driver.held()["events"])
+    assert len(set(counts)) == 1
+    streams.close()
+    assert driver.held()["events"] == 0
