@@ -27,6 +27,7 @@ from benchmarks import bench_launches
 from ooctrain.devices.cuda import launches
 from ooctrain.devices.cuda.device_array import DeviceArray
 from ooctrain.devices.cuda.launches import BLOCK_BYTES, DriverKernels, LaunchRecorder
+from ooctrain.devices.cuda.open import make_kernels
 from ooctrain.devices.cuda.staging import Staging
 from ooctrain.devices.cuda.step_graph import GraphMaker
 from ooctrain.devices.cuda.streams import CudaStreams
@@ -512,3 +513,20 @@ def test_the_events_of_a_step_serve_again_as_soon_as_its_times_are_read_or_lost(
     assert len(set(counts)) == 1
     streams.close()
     assert driver.held()["events"] == 0
+
+
+@needs_stub
+@pytest.mark.parametrize(
+    ("word", "graphs"), [(None, False), ("", False), ("driver", False), ("graph", True)]
+)
+def test_the_environment_names_the_launcher(monkeypatch, word, graphs):
+    monkeypatch.delenv("OOCTRAIN_LAUNCHER", raising=False)
+    if word is not None:
+        monkeypatch.setenv("OOCTRAIN_LAUNCHER", word)
+    driver = Stub(total_bytes=1 << 20).open()
+    made = make_kernels(driver, driver.create_stream())
+    assert isinstance(made, DriverKernels)
+    assert made.graphs is graphs
+    monkeypatch.setenv("OOCTRAIN_LAUNCHER", "rocket")
+    with pytest.raises(ConfigError, match="rocket"):
+        make_kernels(driver, driver.create_stream())
