@@ -632,9 +632,7 @@ def search(sections, board, rank, failed, limits):
             _open(frames[now + 1], first, frame[HIGH_ITEM], frame[BEGIN], frame[END])
             cause = now
         else:
-            made, waiting = _pieces(
-                sections, board, frame, (first, now), (cuts, borders, pieces)
-            )
+            made, waiting = _pieces(sections, board, frame, (first, now), (cuts, borders, pieces))
             if waiting < 0:
                 return FOUND, tried
             piece = pieces[waiting]

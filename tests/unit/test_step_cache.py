@@ -30,9 +30,11 @@ class ByDefinition:
     def know(self, key, step):
         if all(pair[0] != key for pair in self.used):
             self.used.append((key, step))
-        while len(self.steps()) > MOST_REMEMBERED and sum(
-            len(step.plan.schedule.instructions) for step in self.steps()
-        ) > MOST_INSTRUCTIONS:
+        while (
+            len(self.steps()) > MOST_REMEMBERED
+            and sum(len(step.plan.schedule.instructions) for step in self.steps())
+            > MOST_INSTRUCTIONS
+        ):
             oldest = self.used[0][1]
             self.used = [pair for pair in self.used if pair[1] is not oldest]
 
