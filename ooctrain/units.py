@@ -114,6 +114,11 @@ def format_rate(bytes_per_us: float) -> str:
     return f"{bytes_per_us / 1e3:.2f} GB/s" if fast else f"{bytes_per_us:.2f} MB/s"
 
 
+def per_second(count: int, time_us: float) -> float:
+    """The rate of a count that takes a time, in units of 1 / s."""
+    return count / time_us * 1e6
+
+
 def format_us(time_us: float) -> str:
     """Microseconds for reading: 312 -> "312 us", 15300 -> "15.3 ms", 2.5e6 -> "2.50 s"."""
     for limit, divisor, unit in ((1e3, 1, "us"), (1e6, 1e3, "ms")):

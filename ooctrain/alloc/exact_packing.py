@@ -600,9 +600,9 @@ def search(sections, board, rank, failed, limits):
     """
     capacity, nodes = limits
     blocks, count = len(sections.size), len(board.total)
-    frames = np.empty((2 * blocks + count + 2, FIELDS), np.int64)
-    pieces = np.empty((2 * blocks + 2 * count + 2, 6), np.int64)
-    cuts = np.empty(count + 2, np.int64)
+    room = 2 * (blocks + count + 1)  # each frame places a block, or begins with a piece
+    frames, pieces = np.empty((room, FIELDS), np.int64), np.empty((room, 6), np.int64)
+    cuts = np.empty(room, np.int64)
     now, tried = 0, 0
     _open(frames[0], 0, blocks, 0, count)
     _remember(frames[0], board, -1, -1, 0)
@@ -632,8 +632,7 @@ def search(sections, board, rank, failed, limits):
             _open(frames[now + 1], first, frame[HIGH_ITEM], frame[BEGIN], frame[END])
             cause = now
         else:
-            room = cuts, borders, pieces
-            made, waiting = _pieces(sections, board, frame, (first, now), room)
+            made, waiting = _pieces(sections, board, frame, (first, now), (cuts, borders, pieces))
             if waiting < 0:
                 return FOUND, tried
             piece = pieces[waiting]

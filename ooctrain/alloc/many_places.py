@@ -87,7 +87,7 @@ def _fill(sizes, flat, first, limits, offsets):
                     starts[found] = offsets[owner[other]]
                     stops[found] = starts[found] + sizes[owner[other]]
                     found += 1
-            for cell in range(begin // width, max(end - 1, begin) // width + 1):
+            for cell in range(begin // width, end // width + 1):
                 node = heads[cell]
                 while node >= 0:
                     other = listed[node]
@@ -105,7 +105,7 @@ def _fill(sizes, flat, first, limits, offsets):
         if reached + sizes[block] >= below:
             return False
         for own in range(first[block], first[block + 1]):
-            low, high = flat[own, 0] // width, max(flat[own, 1] - 1, flat[own, 0]) // width
+            low, high = flat[own, 0] // width, flat[own, 1] // width
             if high - low >= LONG:
                 long_ones[longs] = own
                 longs += 1

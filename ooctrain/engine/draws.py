@@ -369,21 +369,15 @@ def _held(one: object) -> dict[str, object]:
 
 def _line_of(name: str, owner: object) -> str:
     """Where a function of the owner sets an attribute, or reads it; "" if nowhere."""
-    functions = [
-        value for kind in type(owner).__mro__ for value in vars(kind).values()
-        if isinstance(value, types.FunctionType)
-    ]  # fmt: skip
     if isinstance(owner, dict):  # of global names
-        functions = [value for value in owner.values() if isinstance(value, types.FunctionType)]
-        kinds = [value for value in owner.values() if isinstance(value, type)]
-        functions += [value for kind in kinds for value in vars(kind).values()
-                      if isinstance(value, types.FunctionType)]  # fmt: skip
-    if isinstance(owner, types.FunctionType):
-        functions = [owner]
+        spaces = [owner, *(vars(kind) for kind in owner.values() if isinstance(kind, type))]
+    else:
+        spaces = [{"": owner}, *map(vars, type(owner).__mro__)]
     found = [
         (not step.opname.startswith("STORE"), function.__code__.co_filename, line)
-        for function in functions
-        if function.__name__ not in NOT_READ
+        for space in spaces
+        for function in space.values()
+        if isinstance(function, types.FunctionType) and function.__name__ not in NOT_READ
         for step, line in _with_lines(function.__code__)
         if step.argval == name
     ]

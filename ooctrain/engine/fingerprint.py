@@ -153,7 +153,7 @@ def _parts(one: object) -> list[object] | None:
     if isinstance(one, Mapping):
         return [*one.keys(), *one.values()]
     if isinstance(one, np.ndarray):
-        return one.reshape(-1).tolist() if one.dtype.hasobject else None
+        return one.ravel().tolist() if one.dtype.hasobject else None
     if isinstance(one, bytearray):
         return [bytes(one)]
     if is_dataclass(one) and not isinstance(one, type):
@@ -231,9 +231,12 @@ def read_by(code: types.CodeType) -> tuple[frozenset[str], frozenset[str], froze
 
 
 def slots_of(kind: type) -> tuple[str, ...]:
-    """Names of the attributes that objects of a class have outside any dictionary."""
-    slots = vars(kind).get("__slots__", ())
-    return (slots,) if isinstance(slots, str) else tuple(slots)
+    """Names of the attributes that objects of a class have outside any dictionary; of a private one
+    as Python writes it, with the class's name."""
+    own = vars(kind)
+    if "__slots__" not in own:
+        return ()
+    return tuple(name for name, it in own.items() if isinstance(it, types.MemberDescriptorType))
 
 
 def variables_of(function: types.FunctionType) -> dict[str, Callable[[], object]]:

@@ -502,7 +502,7 @@ def _opened(lock: Path) -> int:
 def _is_still(lock: Path, descriptor: int) -> bool:
     """Whether the name still stands for the file that was opened."""
     try:
-        return os.path.samestat(os.stat(lock), os.fstat(descriptor))
+        return os.path.samefile(lock, descriptor)
     except FileNotFoundError:
         return False
 

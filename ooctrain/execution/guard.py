@@ -228,12 +228,14 @@ class RecordedGuard(Guard):
     def __init__(self, device: Device, trace: Trace, loss: int | None):
         super().__init__(device, trace, loss)
         self.looked = False
-        self._bytes = np.empty(0, np.uint8)
+        self._copied = np.empty(0)
 
     def look(self, address: int) -> None:
         """Copies the loss."""
         assert self.loss is not None, "a loss was named"
-        self._bytes = self._device.capture(address, self._trace.variables[self.loss].value_bytes)
+        described = self._trace.variables[self.loss]
+        copied = self._device.capture(address, described.value_bytes)
+        self._copied = copied.view(described.dtype)
         self._sound = self.looked = True
 
     def seen(self) -> Guard:
@@ -244,5 +246,4 @@ class RecordedGuard(Guard):
 
     def is_sound(self) -> bool:
         """Whether the copied loss is a finite number."""
-        dtype = "float32" if self.loss is None else self._trace.variables[self.loss].dtype
-        return bool(np.isfinite(self._bytes.view(dtype)).all())
+        return bool(np.isfinite(self._copied).all())

@@ -47,7 +47,15 @@ from ooctrain.step.machine import Machine, call_durations_ns
 from ooctrain.step.presets import machine as machine_by_name
 from ooctrain.step.presets import threads_for, with_link
 from ooctrain.step.trace import Trace
-from ooctrain.units import Granule, Percent, format_bytes, format_percent, format_us, parse_budget
+from ooctrain.units import (
+    Granule,
+    Percent,
+    format_bytes,
+    format_percent,
+    format_us,
+    parse_budget,
+    per_second,
+)
 
 #: The LP over all lists; over those that leave parameters where they are; over those of the latter
 #: that run each call once; the programs over lists that copy nothing to the host, and over those of
@@ -162,7 +170,7 @@ class CompareRow:
     @property
     def images_per_s(self) -> float | None:
         """Speed, simulated."""
-        return None if self.makespan_us is None else self.batch / self.makespan_us * 1e6
+        return None if self.makespan_us is None else per_second(self.batch, self.makespan_us)
 
 
 def cases(

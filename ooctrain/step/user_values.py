@@ -107,7 +107,7 @@ def as_path(given: str | PathLike[str]) -> Path:
     text: Any = fspath(given) if isinstance(given, str | PathLike) else None
     if not isinstance(text, str) or not text:
         raise ConfigError(f"{given!r} is not a path", code="OOC-106", fix="the name of a file")
-    if isinstance(given, str) and text.startswith("file://"):
+    if text.startswith("file://"):
         text = unquote(urlsplit(text).path)
     try:
         return Path(text).expanduser()

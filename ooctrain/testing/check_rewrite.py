@@ -137,7 +137,7 @@ def _wholes(shapes: Iterable[tuple[str, tuple[int, ...]]]) -> dict[str, tuple[in
         if block is None:
             found[name] = shape
             continue
-        images, *_, rows, _ = found.get(block.tensor, (0, 0, 0, 0))
+        images, *_, rows, _ = found.get(block.tensor, shape)
         whole = max(images, block.image + 1), *shape[1:-2], max(rows, block.hi), shape[-1]
         found[block.tensor] = whole
     return found

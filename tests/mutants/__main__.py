@@ -37,7 +37,7 @@ def main() -> int:
     wrong += [f"not equivalent, {v.by} notices it: {v.mutant.key}" for v in found]
     judged = "the nearest tests alone" if given.nearest else "the quick tests that reach them"
     text = (
-        f"{len(verdicts)} of {len(drawn)} mutants tried by {judged}, seed {given.seed}.\n\n"
+        f"{report.tried_of(verdicts, len(drawn))} by {judged}, seed {given.seed}.\n\n"
         f"{report.table_of(verdicts, reasons)}\n"
         f"```diff\n{report.survivors_of(verdicts, reasons)}```\n"
     )
@@ -54,7 +54,9 @@ def options() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="make mutants", description=__doc__)
     parser.add_argument("--sample", type=int, default=300, help="how many mutants")
     parser.add_argument("--seed", default="1", help="another one draws other mutants")
-    parser.add_argument("--only", default="", help="of files whose path contains this")
+    parser.add_argument(
+        "--only", default="", help="of files whose path contains this, or one of a,b,c"
+    )
     parser.add_argument("--from", type=int, default=1, dest="first", help="number of the first one")
     parser.add_argument("--minutes", type=float, default=60, help="begin none after so long")
     parser.add_argument("--seconds", type=float, default=12, help="CPU time of a stage of tests")
@@ -67,9 +69,9 @@ def options() -> argparse.ArgumentParser:
     return parser
 
 
-def drawn_from(part: str, count: int, seed: str) -> list[Mutant]:
-    """The sample, from all files whose path contains `part`."""
-    chosen = [file for file in files() if part in file]
+def drawn_from(parts: str, count: int, seed: str) -> list[Mutant]:
+    """The sample, from all files whose path contains one of the `parts`, which commas separate."""
+    chosen = [file for file in files() if any(part in file for part in parts.split(","))]
     return sample([mutant for file in chosen for mutant in mutants_of(file)], count, seed)
 
 

@@ -25,12 +25,18 @@ from hypothesis import Phase, settings
 from mutants import planted
 from mutants.forks import in_fork, limit
 from mutants.nearby import near_files, reads_defaults
-from mutants.operators import Mutant, digest_of, files
+from mutants.operators import ROOT, Mutant, digest_of, files
 from mutants.reach import Judge, Tests, content_of
+
+from ooctrain.sched.search import jit
 
 #: A test that needs so many times its time, and so many seconds more, runs for ever.
 PATIENCE, GRACE_S = 5, 5
 KILLED, SURVIVED, UNREACHED = "killed", "survived", "unreached"
+#: Time ended before all stages had judged.
+UNFINISHED = "unfinished"
+#: Who reaches it calls what Numba has compiled, into which probes do not see.
+ENTRY = f"{Path(jit.__file__).relative_to(ROOT).as_posix()}:FromPython.__call__"
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +62,8 @@ class Terms:
 
     Args:
         stages: how many of those of `nearby.near_files`.
-        budget_s: CPU seconds that the tests of one stage may take, by their usual times.
+        budget_s: CPU seconds that the tests of one stage may take, by their usual times; what they
+            leave the next ones may take, too.
         until: `time.monotonic` at which no other mutant is begun.
         first: mutants before this one are looked up, and not tried.
     """
@@ -99,10 +106,17 @@ class Court:
                 importlib.import_module(file.removesuffix(".py").replace("/", "."))
         self.tests.begin(session.items)
         gc.freeze()
+        self.judge()
+        return True
+
+    def judge(self) -> None:
+        """Tries all mutants by one stage of tests after the other, until all is done or time is
+        up.
+        """
         for stage in range(self.terms.stages):
             for number, mutant in enumerate(self.mutants):
                 before = self.verdicts.get(mutant)
-                if before is not None and before.outcome == KILLED:
+                if stage and (before is None or before.outcome in (KILLED, UNFINISHED)):
                     continue
                 verdict = self._known(mutant, stage)
                 late = time.monotonic() >= self.terms.until or number < self.terms.first
@@ -111,14 +125,15 @@ class Court:
                 if verdict is not None:
                     self.verdicts[mutant] = _together(before, verdict)
                     self.tell(self.verdicts[mutant])
-        return True
+                elif before is not None:
+                    self.verdicts[mutant] = replace(before, outcome=UNFINISHED)
 
     # A verdict
 
     def _tried(self, mutant: Mutant, stage: int) -> Verdict:
         """Lets the tests of one stage judge, as many as fit into the budget."""
         begin = time.monotonic()
-        chosen = _within(self._judges(mutant, stage), self.terms.budget_s)
+        chosen, _ = self._chosen(mutant, stage)
         by = self._killer(mutant, chosen)
         outcome = KILLED if by else SURVIVED if chosen else UNREACHED
         verdict = Verdict(mutant, outcome, by, len(chosen), time.monotonic() - begin)
@@ -127,6 +142,11 @@ class Court:
         row["mutant"] = f"{mutant.file}:{mutant.line} {mutant.place}: {mutant.after}"
         self._place(mutant, stage).write_text(json.dumps(row, indent=1), encoding="utf-8")
         return verdict
+
+    def _chosen(self, mutant: Mutant, stage: int) -> tuple[list[Judge], float]:
+        """The tests of a stage that judge, and the CPU seconds that are left for the next."""
+        left = self._chosen(mutant, stage - 1)[1] if stage else 0.0
+        return _within(self._judges(mutant, stage), left + self.terms.budget_s)
 
     def _judges(self, mutant: Mutant, stage: int) -> list[Judge]:
         """Tests that reach a mutant: all files get on side by side, the quickest tests first, for
@@ -153,12 +173,15 @@ class Court:
         return found
 
     def _files(self, mutant: Mutant, stage: int) -> list[str]:
-        """Whose tests judge at a stage. What is compiled is judged by the nearest alone: others
-        would run all that is compiled as Python, slowly.
+        """Whose tests judge at a stage. What is compiled is judged by the nearest, and by those who
+        call what is compiled: each has to run once more, with all that is compiled as Python.
         """
-        if mutant.compiled and stage:
-            return []
-        return [file for file in near_files(mutant.file)[stage] if file in self.tests.items]
+        found = [file for file in near_files(mutant.file)[stage] if file in self.tests.items]
+        return [f for f in found if not mutant.compiled or not stage or self._enters(f)]
+
+    def _enters(self, file: str) -> bool:
+        """Whether the tests of a file call what is compiled."""
+        return any(block.startswith(ENTRY) for block in self.tests.reach(file, False).bits)
 
     def _killer(self, mutant: Mutant, chosen: list[Judge]) -> str:
         """The test that notices a mutant, and would not have failed without it; or ""."""
@@ -238,7 +261,8 @@ class Court:
         reaching = [
             file for file in self._files(mutant, stage) if self._reaching(mutant, file)
         ]  # fmt: skip
-        return digest_of([mutant.source, str(self.terms.budget_s), *map(content_of, reaching)])
+        budget = f"{self.terms.budget_s} s, and what is left goes on"
+        return digest_of([mutant.source, budget, *map(content_of, reaching)])
 
 
 def _patience(judge: Judge) -> float:
@@ -253,11 +277,11 @@ def _together(before: Verdict | None, verdict: Verdict) -> Verdict:
     return replace(verdict, outcome=SURVIVED if tests else UNREACHED, tests=tests)
 
 
-def _within(judges: list[Judge], seconds: float) -> list[Judge]:
-    """As many as fit into so much CPU time, in their order."""
+def _within(judges: list[Judge], seconds: float) -> tuple[list[Judge], float]:
+    """As many as fit into so much CPU time, in their order; and what is left of it."""
     chosen = []
     for judge in judges:
         if judge.seconds <= seconds:
             seconds -= judge.seconds
             chosen.append(judge)
-    return chosen
+    return chosen, seconds

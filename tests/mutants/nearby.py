@@ -27,22 +27,22 @@ LATE = tuple(
 
 
 def near_files(file: str) -> list[list[str]]:
-    """Test files that import a module, or its folder if none does; tables; the others that import
-    any of its room; all others; and the late ones. A table compares every number of an answer, so
-    it notices what many laws allow; those that ask a room seldom import each of its files.
+    """Test files that import a module, or its folder if none does; other tables; the others that
+    import any of its room; all others; and the late ones. A table compares every number of an
+    answer, so it notices what many laws allow; those that ask a room seldom import all its files.
     """
     module = file.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
     room = ".".join(module.split(".")[:2])
     early = [path for path in judging_files() if not path.startswith(LATE)]
-    tables = [path for path in early if is_table(path)]
-    known = {path: imported_by(path) for path in early if path not in tables}
+    known = {path: imported_by(path) for path in early}
     near = [path for path, names in known.items() if module in names]
     if not near:
         folder = module.rpartition(".")[0]
-        near = [path for path in known if any(n.startswith(folder) for n in known[path])]
-    of_room = [path for path in known if any(name.startswith(room) for name in known[path])]
-    room_too = [path for path in of_room if path not in near]
-    others = [path for path in known if path not in {*near, *room_too}]
+        near = [path for path in early if any(n.startswith(folder) for n in known[path])]
+    tables = [path for path in early if is_table(path) and path not in near]
+    of_room = [path for path in early if any(name.startswith(room) for name in known[path])]
+    room_too = [path for path in of_room if path not in {*near, *tables}]
+    others = [path for path in early if path not in {*near, *tables, *room_too}]
     return [near, tables, room_too, others, [p for p in judging_files() if p.startswith(LATE)]]
 
 

@@ -24,8 +24,8 @@ from mutants.forks import cpu_seconds, in_fork, interrupt_after
 from mutants.nearby import LATE
 from mutants.operators import ROOT, digest_of, files, sources
 
-#: CPU seconds of a test that judges, and of a file in which tests are timed; of what is interpreted
-#: or comes late, three times as many.
+#: CPU seconds of a test that judges, and of a file in which tests are timed; of what comes late,
+#: three times as many.
 LONGEST_TEST_S, LONGEST_FILE_S = 10, 150
 #: How reach is found: what was kept by another way is found again.
 WAY = "in children and in the cage, too"
@@ -132,7 +132,7 @@ class Tests:
         if interpreted:
             planted.interpret()
             self.probed = planted.plant_probes(files(), self.loaded, compiled=True)
-        items, times = self.items[file], 3 if interpreted or file.startswith(LATE) else 1
+        items, times = self.items[file], 3 if file.startswith(LATE) else 1
         longest_s, longest_file_s = LONGEST_TEST_S * times, LONGEST_FILE_S * times
         resource.setrlimit(resource.RLIMIT_CPU, (longest_file_s, longest_file_s))
         apart = self.scratch / f"reached-{os.getpid()}"

@@ -12,7 +12,7 @@ import csv
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from mutants.court import KILLED, UNREACHED, Verdict
+from mutants.court import KILLED, UNFINISHED, UNREACHED, Verdict
 from mutants.operators import ROOMS, Mutant, files, mutants_of, sources
 
 TABLE = Path(__file__).with_name("equivalent.csv")
@@ -42,6 +42,15 @@ def outdated(entries: Iterable[Key]) -> list[Key]:
         m.key for file in files() if places & set(sources(file)) for m in mutants_of(file, places)
     }
     return [key for key in entries if key not in there]
+
+
+def tried_of(verdicts: Sequence[Verdict], drawn: int) -> str:
+    """How many mutants have been tried, and how many of them not by all tests."""
+    begun = sum(v.outcome == UNFINISHED for v in verdicts)
+    tried = f"{len(verdicts) - begun} of {drawn} mutants tried"
+    if not begun:
+        return tried
+    return f"{tried}, {begun} begun and counted as not killed when time was up,"
 
 
 def table_of(verdicts: Sequence[Verdict], reasons: dict[Key, str]) -> str:
@@ -92,6 +101,8 @@ def survivors_of(verdicts: Sequence[Verdict], reasons: dict[Key, str]) -> str:
             text += f"  equivalent: {reasons[verdict.mutant.key]}\n"
         elif verdict.outcome == UNREACHED:
             text += "  no test reaches it\n"
+        elif verdict.outcome == UNFINISHED:
+            text += f"  {verdict.tests} tests reach it and pass; time ended before the others\n"
         else:
             text += f"  {verdict.tests} tests reach it and pass\n"
         texts.append(text)

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 from mutants import operators, planted, reach, report
-from mutants.court import KILLED, SURVIVED, Court, Terms, Verdict
+from mutants.court import ENTRY, KILLED, SURVIVED, UNFINISHED, Court, Terms, Verdict
 from mutants.forks import in_fork
 from mutants.nearby import STAGES, judging_files, near_files
 from mutants.operators import Mutant, changes_in, files, mutants_of, sample, texts
@@ -233,6 +233,69 @@ def test_who_reads_signatures_judges_the_defaults_of_functions_that_it_does_not_
     tests._known[test, False] = Reach({}, [judge])
     court = Court([default, other], tests, Terms(STAGES, 12, 0.0), print)
     assert [court._judges(mutant, 1) for mutant in (default, other)] == [[judge], []]
+
+
+def judged_by(court, mutant):
+    return [[judge.test for judge in court._chosen(mutant, stage)[0]] for stage in range(STAGES)]
+
+
+def a_court(tmp_path, reaches, mutants=(), until=0.0):
+    """A court that knows what the tests of files reach: {(file, interpreted): (blocks, judges)}."""
+    tests = reach.Tests(tmp_path, tmp_path, items={file: [] for file, _ in reaches})
+    for key, (blocks, judges) in reaches.items():
+        bits = {block: bit for bit, block in enumerate(blocks)}
+        tests._known[key] = Reach(bits, judges)
+    return Court(mutants, tests, Terms(STAGES, 12, until), lambda verdict: None)
+
+
+def test_who_calls_what_is_compiled_judges_it_and_so_does_who_imports_its_file(tmp_path):
+    """Others would run once more for nothing."""
+    mutant = next(m for m in mutants_of("ooctrain/alloc/exact_packing.py") if m.compiled)
+    near, calls, other = (
+        f"tests/unit/test_{name}.py" for name in ("exact_places", "api", "nn")
+    )  # fmt: skip
+    judge = {file: [Judge(f"{file}::one", 1.0, 1)] for file in (near, calls, other)}
+    reaches = {(file, True): ([mutant.reached], judge[file]) for file in judge}
+    reaches |= {(file, False): ([], judge[file]) for file in (near, other)}
+    reaches[calls, False] = [f"{ENTRY}+3"], judge[calls]
+    (first, tables, room, others, late) = judged_by(a_court(tmp_path, reaches), mutant)
+    assert first == [f"{near}::one"]
+    assert [*tables, *room, *others, *late] == [f"{calls}::one"]
+
+
+def test_what_one_stage_leaves_of_its_time_the_next_may_take(tmp_path):
+    (mutant,) = sample(mutants_of(FILE), 1, "1")
+    near, other = "tests/unit/test_stitched_and_planned.py", "tests/unit/test_nn.py"
+    first, second = (
+        next(n for n, stage in enumerate(near_files(FILE)) if file in stage)
+        for file in (near, other)
+    )
+    assert first < second
+    few, many = ([Judge(f"t{n}", 4.0, 1) for n in range(count)] for count in (2, 40))
+    reaches = {(near, False): ([mutant.reached], few), (other, False): ([mutant.reached], many)}
+    found = judged_by(a_court(tmp_path, reaches), mutant)
+    assert [len(found[n]) for n in (first, second)] == [2, (12 * (second + 1) - 8) // 4]
+
+
+def test_who_has_not_been_judged_by_all_when_time_is_up_is_not_finished(tmp_path):
+    """And counts as not killed; those that nobody had begun are not counted at all."""
+    drawn = sample(mutants_of(FILE), 3, "1")
+    court = a_court(tmp_path, {}, drawn)
+    known = {
+        (drawn[0], 0): Verdict(drawn[0], KILLED, "t", 1, 0.0),
+        (drawn[1], 0): Verdict(drawn[1], SURVIVED, "", 1, 0.0),
+        (drawn[1], 1): Verdict(drawn[1], SURVIVED, "", 4, 0.0),
+        (drawn[1], 4): Verdict(drawn[1], KILLED, "t", 4, 0.0),  # of an earlier run
+        (drawn[2], 1): Verdict(drawn[2], SURVIVED, "", 1, 0.0),
+    }
+    court._known = lambda mutant, stage: known.get((mutant, stage))
+    court.judge()
+    found = list(court.verdicts.values())
+    assert [(v.mutant, v.outcome, v.tests) for v in found] == [
+        (drawn[0], KILLED, 1), (drawn[1], UNFINISHED, 5),
+    ]  # fmt: skip
+    assert report.tried_of(found, 3).startswith("1 of 3 mutants tried, 1 begun")
+    assert report.rate_of(found, {}) == 0.5
 
 
 def test_what_a_test_reaches_is_kept_until_one_of_its_functions_changes(tmp_path, monkeypatch):

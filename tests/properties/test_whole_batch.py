@@ -128,6 +128,8 @@ def results(model, loss, x, y, parts, mode):
 @example(nn.NLLLoss(WEIGHT, reduction="sum"), [0, 1, 2, 0, 1, 2], False, 2, "cpu")
 @example(nn.BCEWithLogitsLoss(reduction="sum"), [0] * SAMPLES, True, 2, "cpu")
 @example(nn.SmoothL1Loss(reduction="sum"), [0] * SAMPLES, False, 3, "cpu")
+@example(reshaped, [0, -100, 0, 2, 2, 1], True, 4, "cpu")
+@example(several, [0, -100, 0, 2, 2, 1], False, 2, "cpu")
 def test_a_batch_in_parts_has_the_loss_of_the_whole(loss, chosen, per_pixel, parts, mode):
     check_parts(loss, chosen, per_pixel, parts, mode)
 

@@ -74,6 +74,16 @@ def test_what_is_no_path_is_named(given):
             assert caught.value.code == "OOC-106"
 
 
+def test_signs_of_addresses_are_part_of_a_name_unless_it_is_an_address(home):
+    """An address ends where its query begins, a name does not."""
+    for text in ("a%41?b#c.st", "file:%2F.st"):
+        save(text, ARRAYS, RunState(1))
+        assert [p.name for p in Path().iterdir()] == [text]
+        Path(text).unlink()
+    save(f"file://{home}/a%41.st?b#c", ARRAYS, RunState(2))
+    assert {p.name for p in home.iterdir()} == {"aA.st"}
+
+
 def test_a_tilde_that_is_no_home_is_a_name(home):
     save("~nobody-of-this-name.st", ARRAYS, RunState(1))
     assert step_in(Path("~nobody-of-this-name.st")) == 1

@@ -6,6 +6,7 @@ error with the line, before anything is trained.
 """
 
 import collections
+import contextvars
 import functools
 import os
 import random
@@ -80,6 +81,28 @@ class Slotted:
         self.weight = WEIGHT
 
 
+class OneSlot:
+    __slots__ = "weight"
+
+    def __init__(self):
+        self.weight = WEIGHT
+
+
+class PrivateSlot:
+    """Its slot is called `_PrivateSlot__weight`."""
+
+    __slots__ = ("__weight",)
+
+    def __init__(self):
+        self.change(WEIGHT)
+
+    def change(self, weight):
+        self.__weight = weight
+
+    def read(self):
+        return self.__weight
+
+
 class Property:
     def __init__(self):
         self.epoch = 1
@@ -134,6 +157,9 @@ def set_weight(one):
 HELD = {
     "an object": (Plain, lambda self: self.held.weight, set_weight),
     "slots": (Slotted, lambda self: self.held.weight, set_weight),
+    "a slot alone": (OneSlot, lambda self: self.held.weight, set_weight),
+    "a private slot": (
+        PrivateSlot, lambda self: self.held.read(), lambda one: one.change(2.0)),
     "a property": (
         Property, lambda self: self.held.weight, lambda one: setattr(one, "epoch", 3)),
     "an attribute of the class": (
@@ -146,6 +172,14 @@ HELD = {
     "a deque": (
         lambda: collections.deque([WEIGHT]), lambda self: self.held[0],
         lambda one: one.__setitem__(0, 2.0)),
+    "a list of a class": (
+        lambda: collections.UserList([WEIGHT]), lambda self: self.held[0],
+        lambda one: one.__setitem__(0, 2.0)),
+    "bytes": (lambda: bytearray([1]), lambda self: self.held[0] / 4,
+              lambda one: one.__setitem__(0, 8)),
+    "a variable of a context": (
+        lambda: contextvars.ContextVar("weight", default=WEIGHT), lambda self: self.held.get(),
+        lambda one: one.set(2.0)),
     "a set": (lambda: {WEIGHT}, lambda self: sum(self.held), lambda one: one.add(2.0)),
     "a cycle": (Cyclic, lambda self: self.held.me.me.weight, set_weight),
     "twenty levels": (nested, lambda self: innermost(self.held).weight,

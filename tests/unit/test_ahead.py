@@ -18,6 +18,7 @@ import ooctrain as oc
 from ooctrain import nn
 from ooctrain.data import DataLoader, TensorDataset
 from ooctrain.devices.cpu.process_memory import held
+from ooctrain.devices.interface import HostBuffer
 from ooctrain.errors import DriverError, OoctrainError, ShapeError
 from ooctrain.execution import ahead, promise
 from ooctrain.execution.executor import Session
@@ -369,3 +370,17 @@ def test_a_batch_in_a_room_is_not_copied_by_the_host(fakes, monkeypatch):
     with trainer_of("oldest") as trainer:
         trainer.fit(batches(3))
     assert not pieces
+
+
+def test_a_buffer_is_filled_and_holds_its_bytes_until_it_is_closed_once():
+    memory, closed = np.zeros(96, np.uint8), []
+    buffer = HostBuffer(memory[16:80], lambda: closed.append(1))
+    inside = [n for n in range(95) if buffer.holds(memory[n : n + 1])]
+    assert inside == list(range(16, 80))
+    assert buffer.fill(lambda data: data.fill(7))
+    buffer.close()
+    buffer.close()
+    assert closed == [1]
+    assert not buffer.fill(lambda data: data.fill(9))
+    assert not buffer.holds(memory[16:17])
+    assert memory.tolist() == [0] * 16 + [7] * 64 + [0] * 16

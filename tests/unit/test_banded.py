@@ -5,6 +5,7 @@ from __future__ import annotations
 from functools import cache
 
 import pytest
+from support import known_steps
 
 import ooctrain as oc
 from benchmarks.tiling_bounds import any_tiling_us
@@ -35,6 +36,7 @@ from ooctrain.rewrite.tile.sft_planner import tile_bytes
 from ooctrain.sched.budget import lasting_bytes, trace_minimum_bytes, trace_peak_bytes
 from ooctrain.sched.planners import registry
 from ooctrain.sched.planners.auto import Auto
+from ooctrain.sched.planners.belady import Belady
 from ooctrain.sched.planners.naive import Naive
 from ooctrain.sched.planning.effort import Effort
 from ooctrain.sched.planning.question import Question
@@ -462,3 +464,27 @@ def test_tiles_need_room_for_the_gradients_at_their_borders_and_one_of_them() ->
         border + tile_bytes(operators, segment, (tiles, tiles)) for tiles in GRIDS
     ]
     assert {choice.stored_bytes for choice in found} == {border}
+
+
+class Counting:
+    """Counts its plans; a planner may be given by itself, not only by its name."""
+
+    name, plans = "counting", 0
+
+    def plan(self, question):
+        found = Belady().plan(question)
+        self.plans += 1
+        return found
+
+
+def test_each_choice_more_is_a_plan_more():
+    """The first is taken where there is one choice; else some are made for the budget alone."""
+    asked = Question(
+        known_steps.step("plain"), known_steps.budget("plain", 0.7), known_steps.MACHINE
+    )
+    counts = []
+    for choices in (1, 2, 3, 4):
+        planner = Counting()
+        Banded(planner=planner, choices=choices).plan(asked)
+        counts.append(planner.plans)
+    assert counts == [1, 4, 5, 6]

@@ -10,8 +10,11 @@ import numpy as np
 import pytest
 from unit.test_on_rows import run_on_cpu
 
+from ooctrain.devices.cuda.device_array import DeviceArray
+from ooctrain.devices.cuda.launches import LaunchRecorder, marks_of
 from ooctrain.layers.batch_norm import BatchNormGradReduce, BatchNormStats
 from ooctrain.layers.instance_norm import InstanceNormGradReduce, InstanceNormStats
+from ooctrain.layers.kernels.cuda.table import CUDA
 from ooctrain.layers.kernels.row_blocks import RowBlocks, row_blocks, rows_of_block
 from ooctrain.layers.losses import TotalLoss
 from ooctrain.layers.reduction import ChannelSum
@@ -105,6 +108,56 @@ def test_on_the_cpu(name: str, shape: tuple[int, ...], cuts: tuple[int, ...]) ->
 @pytest.mark.parametrize("name", OPS)
 def test_on_a_gpu(name: str, shape: tuple[int, ...]) -> None:
     check(name, shape, (3, 8, 9, 20), "cuda")
+
+
+def launched(op: Op, specs: Sequence[Spec]) -> set[int]:
+    """The arrays of a call that its launches on a GPU touch, by number: each within its bytes."""
+    outs = op.infer(*specs)
+    space = Spec((CUDA.workspace_bytes(op, specs, outs, 1),), "uint8")
+    arrays = [DeviceArray(n << 40, s.shape, s.dtype) for n, s in enumerate([*specs, *outs, space])]
+    marked, recorder = marks_of(arrays), LaunchRecorder()
+    CUDA.run(op, recorder, marked[: len(specs)], marked[len(specs) : -1], marked[-1], {})
+    touched = set()
+    for launch in recorder.launches:
+        assert min(launch.grid) >= 1
+        for _, which, within in launch.addresses:
+            assert 0 <= within <= arrays[which].nbytes
+            touched.add(which)
+    return touched
+
+
+#: Of (2, 3, 200, 150): rows that are added at once on the cpu and for a GPU, bytes of the state,
+#: and which of its arrays the total uses on a GPU, of what it reads, what it writes, its workspace.
+KNOWN: dict[str, tuple[int, int, int, set[int]]] = {
+    "batch norm": (1, 3, 4608, {0, 1, 2, 3}), "its gradient": (1, 3, 4608, {0, 3, 4}),
+    "instance norm": (1, 3, 6528, {0, 1, 2, 3}), "of each image": (1, 3, 6528, {0, 3, 4}),
+    "bias": (1, 3, 2304, {0, 1}), "loss": (1, 1, 720192, {0, 1, 2, 3, 4}),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", KNOWN)
+def test_launches_on_a_gpu_touch_all_that_the_call_has_and_nothing_else(name: str) -> None:
+    shape = (2, 3, 200, 150)
+    if name == "loss":
+        op: Op = TotalLoss(counts=True)
+        specs, vectors = [Spec((2, 200, 150)), Spec((2, 200, 150), "int64")], []
+    else:
+        op = OPS[name]
+        specs = [Spec(a.shape) for a in inputs_of(op, shape)]
+        vectors = [spec for spec in specs if len(spec.shape) < 4]
+    outs, whole = op.infer(*specs), specs[0].shape
+    rows = rows_together(op, whole, "cuda")
+    band = [
+        s if s in vectors else Spec((1, *s.shape[1:-2], rows, s.shape[-1]), s.dtype) for s in specs
+    ]
+    size_bytes = state_bytes(op, specs, outs, "cuda")
+    for goes_on in (False, True):
+        sum_ = CarriedSum(op, whole, (1, rows), size_bytes, goes_on)
+        read = [*band, *sum_.infer(*band)] if goes_on else band
+        assert launched(sum_, read) == {*range(len(read) + 1)}
+    total = CarriedTotal(op, whole, tuple(spec.shape for spec in outs))
+    used = launched(total, [*sum_.infer(*band), *(vectors or specs[1:])])
+    assert (rows_together(op, whole, "cpu"), rows, size_bytes, used) == KNOWN[name]
 
 
 @pytest.mark.parametrize("name", OPS)

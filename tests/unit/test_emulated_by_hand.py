@@ -16,6 +16,8 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from numba import int64, typeof
+from numba.core.datamodel import default_manager
 from support import known
 
 from ooctrain.errors import ConfigError
@@ -184,6 +186,17 @@ def test_nothing_but_a_shared_array_is_watched():
     assert callable(kind)
     assert block.SharedType("x").words == "x"
     assert block.SharedType("x").name == "EmulatedShared(x)"
+
+
+def test_compiled_code_has_the_arrays_of_a_view_and_two_numbers():
+    """And each by its name: they are told apart by their order alone."""
+    _, clock, shared = views()
+    names = "words", "log", "places", "values", "counts"
+    kinds = [typeof(array) for array in (*shared.arrays, clock)]
+    model = default_manager[block.SharedType(kinds[0])]
+    expected = [*zip((*names, "clock"), kinds, strict=True), ("number", int64), ("thread", int64)]
+    assert [(name, model.get_type(name)) for name, _ in expected] == expected
+    assert model.field_count == len(expected)
 
 
 def test_a_new_array_holds_nothing_that_can_be_used():

@@ -1,4 +1,5 @@
-"""Arguments are taken and refused as they were: of layers, optimizers, schedules and transforms.
+"""Arguments are taken and refused as they were: of layers, optimizers, schedules, transforms and
+planners.
 
 A range that ends one further is seen by nobody who stays inside. So every argument of every class
 gets a handful of values, the others stay as they are in `MADE`, and a table says what becomes of
@@ -11,18 +12,23 @@ from __future__ import annotations
 import inspect
 import math
 from collections.abc import Callable, Iterator, Mapping
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 from support import known
-from support.known_steps import row_of
+from support.known_steps import MACHINE, budget, row_of, step
 
 import ooctrain as oc
 from ooctrain import nn, optim
 from ooctrain.data import transforms
 from ooctrain.errors import OoctrainError
+from ooctrain.execution.planners import PLANNERS
 from ooctrain.optim import lr_scheduler
+from ooctrain.sched.planning.effort import Effort
+from ooctrain.sched.planning.question import Question
+from ooctrain.sched.schedule import BYTES
 from ooctrain.tracing import trace
 
 VALUES = (-1, 0, 1, 2, 4, 0.5, 1.5, -0.25, math.nan, math.inf, True, "sum", "same", "valid", None,
@@ -94,12 +100,27 @@ def transform(name: str, **given: Any) -> object:
     return [np.asarray(made(image, transforms.Draws(3, number))).tolist() for number in range(3)]
 
 
+#: They search for long, or have a solver do it: only what they refuse is looked at.
+DEAR = {"auto", "banded", "checkmate", "checkmate-lp", "combined", "sft"}
+
+
+def planner(name: str, **given: Any) -> object:
+    made = PLANNERS[name](**given)
+    if name in DEAR:
+        return ""
+    asked = Question(step("plain"), budget("plain", 0.9), MACHINE, BYTES, effort=Effort(10))
+    plan = made.plan(asked)
+    return plan.peak_bytes, plan.schedule.to_json()
+
+
 #: {a kind: (module, what is made of a name and arguments, {name: arguments})}
 KINDS: Mapping[str, tuple[Any, Callable[..., object], Mapping[str, Mapping[str, Any]]]] = {
     "layer": (nn, layer, LAYERS), "loss": (nn, loss, {name: {} for name in LOSSES}),
     "optimizer": (optim, optimizer, {name: {} for name in OPTIMIZERS}),
     "schedule": (lr_scheduler, schedule, SCHEDULES),
     "transform": (transforms, transform, TRANSFORMS),
+    "planner": (SimpleNamespace(**PLANNERS), planner,
+                {name: {} for name in PLANNERS if inspect.signature(PLANNERS[name]).parameters}),
 }  # fmt: skip
 CASES = [(kind, name) for kind, (_, _, names) in KINDS.items() for name in names]
 

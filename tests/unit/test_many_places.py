@@ -58,10 +58,15 @@ def test_a_worse_order_is_given_up_and_a_better_one_is_not(blocks):
         assert many_places.places_of_many(sizes, spans, extent + 1) == by_numpy(sizes, spans)
 
 
-@pytest.mark.slow
-def test_the_compiled_search_finds_them_for_many_blocks(monkeypatch):
+@pytest.mark.parametrize(
+    "count", [300, pytest.param(static.MANY, marks=pytest.mark.slow)], ids=["few", "many"]
+)
+def test_the_compiled_search_finds_them_for_many_blocks(monkeypatch, count):
+    """Few blocks are placed without the compiler."""
+    if count < static.MANY:
+        monkeypatch.setattr(static, "MANY", count // 2)
+        interpret(monkeypatch)
     rng = np.random.default_rng(5)
-    count = static.MANY
     begin = np.sort(rng.integers(0, 2 * count, count))
     lasting = np.minimum(rng.geometric(1 / 40, count), count)
     lasting[rng.random(count) < 0.003] = count // 3
@@ -69,7 +74,7 @@ def test_the_compiled_search_finds_them_for_many_blocks(monkeypatch):
         static.Lifetime(int(size), "", int(lo), int(lo + length))
         for size, lo, length in zip(rng.integers(1, 10**6, count), begin, lasting, strict=True)
     ]
-    forecast = static.Forecast(tuple(lives), ((3, 700), (9, 9)))
+    forecast = static.Forecast(tuple(lives), ((3, 200), (9, 9)))
     found = {
         order: static.pack(forecast, static.Granule(512), order, 1) for order in ("list", "size")
     }

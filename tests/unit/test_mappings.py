@@ -15,6 +15,7 @@ import pytest
 
 from ooctrain.alloc.dry_run import DryMemory
 from ooctrain.alloc.mappings import ChunkMapping, FreeRuns, MappingCache, Run, chunks_of, runs_of
+from ooctrain.errors import DriverError
 
 CHUNK, CHUNKS = 4096, 24
 
@@ -80,6 +81,50 @@ def test_the_first_that_serves_is_found_whatever_came_and_went(seed):
             free.give(taken.pop(left))
             cache.leave(left)
         cache.check()
+
+
+class Mapped(DryMemory):
+    """Remembers what is mapped, in chunks, and refuses the call at a number."""
+
+    def __init__(self, refused):
+        super().__init__(CHUNKS * CHUNK, CHUNK)
+        self.left, self.chunks = refused, {}
+
+    def map(self, address, offset, size_bytes):
+        self.left -= 1
+        if self.left == 0:
+            raise DriverError("refused", call="map", status=2)
+        for at in range(0, size_bytes, CHUNK):
+            self.chunks[address + at] = (offset + at) // CHUNK
+
+    def unmap(self, address, size_bytes):
+        for at in range(0, size_bytes, CHUNK):
+            del self.chunks[address + at]
+
+
+@pytest.mark.parametrize("refused", range(2, 6))
+def test_what_a_refused_call_has_put_on_the_map_is_taken_off_again(refused):
+    """Slots 1, 2, 3 get neighbours, 5 a chunk alone, and 6 another: three calls."""
+    memory = Mapped(refused)
+    cache = MappingCache(memory, CHUNK, counts := Counter())
+    mapping = cache.make(8, [(16, 8)])
+    slots, chunks = np.array([1, 2, 3, 5, 6]), np.array([4, 5, 6, 11, 9])
+    given = {1: (1, 2, 3), 2: (5,), 3: (6,)}
+    done = [slot for call in range(1, refused - 1) for slot in given[call]]
+    if refused == 5:
+        cache.put(mapping, slots, chunks)
+        assert mapping.table.tolist() == [16, 4, 5, 6, 20, 11, 9, 23]
+    else:
+        with pytest.raises(DriverError):
+            cache.put(mapping, slots, chunks)
+        lost = [*done, *given[refused - 1]]
+        assert mapping.table.tolist() == [-1 if n in lost else 16 + n for n in range(8)]
+        found = {(a - mapping.address) // CHUNK: c for a, c in memory.chunks.items()}
+        unknown = given[refused - 1]  # what the refused call was to replace
+        assert all(found.get(n, -1) == c for n, c in enumerate(mapping.table) if n not in unknown)
+        assert counts["unmaps"] == (len(done) > 0) + (len(done) > 3)
+    assert counts["maps"] == refused - 1
+    cache.check()
 
 
 def test_who_lacks_the_same_chunk_as_before_is_not_looked_at_again(monkeypatch):

@@ -9,7 +9,9 @@ the checks as a whole.
 from __future__ import annotations
 
 import math
+import random
 from dataclasses import dataclass, replace
+from itertools import combinations
 
 import numpy as np
 import pytest
@@ -357,6 +359,28 @@ def test_a_row_holds_within_its_bound(got, bound, holds):
 
 
 # Arrays on the fake
+
+
+class Named:
+    """Notes which bytes a kernel names."""
+
+    def launch(self, stream, ranges, run, name):
+        self.ranges = ranges
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_a_kernel_names_the_bytes_of_its_arrays_those_in_common_once(seed):
+    """Arrays that only touch stay apart: they may lie in memory of different allocations."""
+    rng, driver = random.Random(seed), Named()
+    places = [(rng.randrange(40), rng.randrange(6)) for _ in range(7)]
+    queue(
+        driver, 1, [DeviceArray(at, (size,), np.dtype("uint8")) for at, size in places], print, "k"
+    )
+    bytes_of = [set(range(at, at + size)) for at, size in places if size]
+    while any(one & other for one, other in combinations(bytes_of, 2)):
+        one, other = next(pair for pair in combinations(bytes_of, 2) if pair[0] & pair[1])
+        bytes_of = [each for each in bytes_of if each not in (one, other)] + [one | other]
+    assert driver.ranges == sorted((min(each), len(each)) for each in bytes_of)
 
 
 def test_arrays_over_the_same_bytes_share_them():

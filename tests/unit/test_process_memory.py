@@ -4,6 +4,7 @@ too."""
 from __future__ import annotations
 
 import mmap
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -103,6 +104,34 @@ def test_counts_of_another_process_and_of_a_group_are_read(tmp_path):
     assert (found.counted_bytes, found.most_bytes) == (60000 << 10, 100000 << 10)
     assert held(8, tmp_path) is None
     assert group_bytes(tmp_path) is None
+
+
+def test_an_old_system_counts_all_kinds_together(tmp_path):
+    (tmp_path / "proc/7").mkdir(parents=True)
+    file = tmp_path / "proc/7/smaps_rollup"
+    file.write_text("".join(line for line in SMAPS.splitlines(True) if "Pss_" not in line))
+    found = held(7, tmp_path)
+    assert found is not None
+    assert found.counted_bytes == found.most_bytes == 60000 << 10
+    file.write_text("Rss: 90000 kB\n")
+    assert held(7, tmp_path) is None
+
+
+@pytest.mark.parametrize(
+    ("group", "file", "alone"),
+    [("0::/a/b", "a/b/memory.current", True), ("0::/a/b", "a/b/memory.current", False),
+     ("4:cpu:/a\n3:memory:/c", "memory/c/memory.usage_in_bytes", True), ("0::/", "x", False)],
+)  # fmt: skip
+def test_a_group_counts_where_this_process_is_alone_in_it(tmp_path, group, file, alone):
+    """The second version of control groups, and the first, which has a tree for each kind."""
+    (tmp_path / "proc/self").mkdir(parents=True)
+    (tmp_path / "proc/self/cgroup").write_text(f"{group}\n")
+    usage = tmp_path / "sys/fs/cgroup" / file
+    usage.parent.mkdir(parents=True)
+    usage.write_text("12345\n")
+    members = [os.getpid()] if alone else [1, os.getpid()]
+    (usage.parent / "cgroup.procs").write_text("".join(f"{number}\n" for number in members))
+    assert group_bytes(tmp_path) == (12345 if alone else None)
 
 
 #: Prints how much of every second one of many arrays is given back with it, once a large one has

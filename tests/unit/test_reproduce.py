@@ -6,6 +6,7 @@ import itertools
 import json
 import re
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -33,6 +34,7 @@ from ooctrain.experiments.paper_003 import sft_images
 from ooctrain.experiments.paper_004 import distributed, hmms_speeds
 from ooctrain.sched.planners.bn_recompute import offloadable_share
 from ooctrain.sched.planners.lms import LevelGraph
+from ooctrain.step import presets
 from ooctrain.step.presets import rtx2080ti
 from ooctrain.units import GIB, MIB
 
@@ -93,6 +95,19 @@ def test_what_does_not_fit_has_no_speed():
         assert cell.images_per_s is None
         assert cell.budget_bytes is None
     assert table1.in_core_images_per_s(found) is None
+
+
+def test_a_machine_is_fitted_until_it_trains_as_fast_as_was_printed(monkeypatch):
+    """A small network for ResNet-50, at a speed between the preset's and 16 times that."""
+    case = "resnet18", 8
+    trains = partial(table1.cells_of, *case, 16 * GIB, METHODS[:1])
+    preset = trains([presets.machine(table1.MACHINE)])[0].images_per_s
+    monkeypatch.setattr(table1, "FITTED_MODEL", case[0])
+    monkeypatch.setattr(table1, "FITTED_BATCH", case[1])
+    monkeypatch.setattr(table1, "FITTED_IMAGES_PER_S", 1.25 * preset)
+    found = table1.fitted.__wrapped__(50)
+    assert trains([found])[0].images_per_s == pytest.approx(1.25 * preset, rel=1e-4)
+    assert (found.link_bytes_per_us, found.name) == (50e3, "fitted, 50 GB/s")
 
 
 @pytest.mark.slow

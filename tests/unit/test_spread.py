@@ -7,9 +7,12 @@ import importlib.util
 import json
 import os
 import pickle
+import random
 import subprocess
 import sys
 import threading
+from concurrent.futures import BrokenExecutor, Future
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, is_dataclass
 from pathlib import Path
 from types import UnionType
@@ -21,11 +24,12 @@ from rich.console import Console
 from ooctrain.cli import main
 from ooctrain.distributed.mpi import find_mpiexec
 from ooctrain.errors import ConfigError, OoctrainError
+from ooctrain.experiments import spread as spread_module
 from ooctrain.experiments.paper_000 import architectures, fragmentation, table1
 from ooctrain.experiments.paper_001 import hybrid
 from ooctrain.experiments.paper_002 import offload_ratios
 from ooctrain.experiments.reproducing import Wanted
-from ooctrain.experiments.spread import finished, spread
+from ooctrain.experiments.spread import ENDING, finished, spread
 from ooctrain.units import GIB
 
 WORK = '''
@@ -65,6 +69,60 @@ def work(tmp_path, monkeypatch):
 
 def asked(folder: Path) -> int:
     return len(list(folder.glob("asked-*")))
+
+
+class Pool:
+    """Workers that die of some cases: all of them at once, as the system sees to. Here a case is
+    computed when it is handed out, until that happens.
+    """
+
+    def __init__(self, count, limit):
+        self.left, self.count, self.dead = limit, count, False
+
+    def submit(self, work, case):
+        if self.dead:
+            raise BrokenExecutor("there are no workers")
+        found = Future()
+        self.dead |= case == "always" or (case == "beside others" and self.count > 1)
+        self.left -= 1
+        if self.dead or self.left < 0:  # those handed out last may not have begun
+            found.set_exception(BrokenExecutor("a process has died"))
+            self.dead = True
+        else:
+            found.set_result(work(case))
+        return found
+
+    def shutdown(self, wait, cancel_futures):
+        assert (wait, cancel_futures) == (False, True)
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_only_what_kills_a_worker_that_has_nothing_else_to_do_is_missing_in_the_end(
+    monkeypatch, seed
+):
+    rng = random.Random(seed)
+    cases = [rng.choice(("fine", "fine", "always", "beside others")) for _ in range(9)]
+    opened = []
+
+    @contextmanager
+    def open_executor(count):
+        opened.append(count)
+        yield Pool(count, rng.randint(1, 5))
+
+    monkeypatch.setattr(spread_module, "open_executor", open_executor)
+    found, fatal = [], cases.count("always")
+    done = [(n, case.upper()) for n, case in enumerate(cases) if case != "always"]
+    with pytest.raises(OoctrainError) if fatal else nullcontext() as caught:
+        found.extend(finished(str.upper, cases, 4))
+    assert sorted(found) == done
+    if fatal:
+        assert (caught.value.code, caught.value.where) == (
+            "OOC-166",
+            ", ".join(fatal * ["'always'"]),
+        )
+        assert caught.value.numbers.startswith(f"{len(done)} of {len(cases)}")
+    assert opened[0] == 4
+    assert set(opened) <= {1, 4}
 
 
 @pytest.mark.slow
@@ -279,3 +337,31 @@ def test_a_pool_that_is_done_has_ended_with_its_thread():
     before = set(threading.enumerate())
     assert sorted(finished(abs, [-1, -2, -3], 2)) == [(0, 1), (1, 2), (2, 3)]
     assert set(threading.enumerate()) == before
+
+
+ASKED_TO_END = """
+import os, signal, sys, time
+from ooctrain.experiments.spread import open_executor
+
+number = int(sys.argv[1])
+
+def ask():
+    with open_executor(1):
+        os.kill(os.getpid(), number)
+        time.sleep(0.01)
+
+try:
+    ask()
+except KeyboardInterrupt:
+    print("interrupted", signal.getsignal(number) is signal.SIG_DFL)
+signal.signal(number, lambda *_: print("handled"))
+ask()
+"""
+
+
+@pytest.mark.parametrize("number", ENDING)
+def test_who_is_asked_to_end_while_workers_compute_is_interrupted(number):
+    """Where the program handles the signal itself, that is left to it."""
+    command = [sys.executable, "-c", ASKED_TO_END, str(int(number))]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert (done.stdout, done.stderr) == ("interrupted True\nhandled\n", "")

@@ -18,6 +18,7 @@ from ooctrain.units import (
     format_us,
     parse_budget,
     parse_bytes,
+    per_second,
 )
 
 GOOD = {
@@ -82,6 +83,11 @@ def test_printed_sizes_are_right_to_three_digits(size_bytes):
     number, unit = format_bytes(size_bytes).split()
     factor = {"B": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30, "TiB": 1 << 40}[unit]
     assert abs(float(number) * factor - size_bytes) <= 0.006 * size_bytes + (unit == "B") * 0.5
+
+
+def test_so_many_in_a_time_are_so_many_a_second():
+    assert per_second(3, 1.5e6) == 2
+    assert per_second(0, 7.0) == 0
 
 
 def test_printed_sizes_and_times():

@@ -207,8 +207,14 @@ def test_mistakes_are_named():
     class Empty(Op):
         pass
 
+    class Negative(Softplus):
+        def shape(self, x):
+            return 3, -1
+
     with pytest.raises(ConfigError, match=r"Empty lacks shape\(\)"):
         train(Empty())
+    with pytest.raises(ShapeError, match=r"shape\(\) gives \(3, -1\), not a shape"):
+        train(Negative())
     with pytest.raises(ShapeError, match=r"shape\(\) gives None, not a shape"):
         train(Shapeless())
     with pytest.raises(AutogradError, match="takes no gradient"):
@@ -232,3 +238,19 @@ def test_mistakes_are_named():
 class Wrong(Softplus):
     def backward(self, dy, x):
         return dy / (1 + np.exp(x))
+
+
+def test_an_output_may_be_empty():
+    class First(Op):
+        def __init__(self, rows):
+            self.rows = rows
+
+        def shape(self, x):
+            return self.rows, *x[1:]
+
+        def forward(self, x):
+            return x[: self.rows]
+
+    x = values(4, 3)
+    for rows in (0, 2):
+        assert np.array_equal(First(rows)(tensor(x)).numpy(), x[:rows])

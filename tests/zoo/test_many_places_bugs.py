@@ -11,8 +11,7 @@ from ooctrain.alloc import many_places
 
 BUGS = {
     "a span's last cell is forgotten": (
-        "range(begin // width, max(end - 1, begin) // width + 1)",
-        "range(begin // width, max(end - 1, begin) // width)",
+        "range(begin // width, end // width + 1)", "range(begin // width, end // width)",
     ),
     "long spans are kept nowhere": ("longs += 1", "pass"),
     "what lies higher is taken for the top": ("if stop > reached:", "if True:"),

@@ -29,6 +29,7 @@ from ooctrain.alloc.replay import replay
 from ooctrain.api import step_trace
 from ooctrain.errors import DoesNotFit, Infeasible, OutOfDeviceMemory
 from ooctrain.execution.placement import allocation_log, reserved_within
+from ooctrain.experiments.bisected import between, largest
 from ooctrain.experiments.reproducing import Wanted, print_title, write_figure
 from ooctrain.experiments.spread import spread
 from ooctrain.models import build
@@ -41,7 +42,7 @@ from ooctrain.sched.schedule import Plan
 from ooctrain.step.presets import machine
 from ooctrain.step.trace import Trace
 from ooctrain.train import Trainer
-from ooctrain.units import GIB, KIB, MIB, Granule, format_bytes, format_us
+from ooctrain.units import GIB, KIB, MIB, Granule, format_bytes, format_us, per_second
 
 MACHINE = "v100-16gb-nvlink"
 PHYSICAL_BYTES = 16 * GIB
@@ -112,7 +113,7 @@ class LargestBudget:
     @property
     def images_per_s(self) -> float | None:
         """Speed, simulated."""
-        return None if self.makespan_us is None else self.batch / self.makespan_us * 1e6
+        return None if self.makespan_us is None else per_second(self.batch, self.makespan_us)
 
 
 @dataclass(frozen=True, slots=True)
@@ -233,17 +234,11 @@ def largest_batches(
             if budget <= physical_bytes
         )
 
-    rows = []
-    for name in allocators:
-        choice = choose_dry(name, physical_bytes)
-        low, high = 0, 16 * step
-        while high < MOST_BATCH and trains(high, choice):
-            low, high = high, 2 * high
-        while high - low > step:
-            middle = (low + high) // 2 // step * step
-            low, high = (middle, high) if trains(middle, choice) else (low, middle)
-        rows.append(LargestBatch(model, name, low))
-    return rows
+    def most_steps(choice: AllocatorChoice) -> int:
+        return largest(lambda steps: trains(step * steps, choice), MOST_BATCH // step, first=16)
+
+    choices = {name: choose_dry(name, physical_bytes) for name in allocators}
+    return [LargestBatch(model, name, step * most_steps(one)) for name, one in choices.items()]
 
 
 def budget_case(case: tuple[str, int, Sequence[str], int]) -> list[LargestBudget]:
@@ -274,11 +269,7 @@ def _largest(budgets: Sequence[int], fits: Callable[[int], bool]) -> int | None:
     start = next((n for n in quarters if fits(budgets[n])), None)
     if start is None:
         return None
-    low, high = start, len(budgets) - 1
-    while high - low > 1:
-        middle = (low + high) // 2
-        low, high = (middle, high) if fits(budgets[middle]) else (low, middle)
-    return budgets[low]
+    return budgets[between(lambda n: fits(budgets[n]), start, len(budgets) - 1)]
 
 
 # What a chunk size costs: small chunks are many mappings, large ones are rounded-up memory. A
@@ -364,7 +355,7 @@ def chunk_trades(
                 ChunkTrade(
                     batch, chunk, most_live(log.requests),
                     stats.peak_reserved_bytes - stats.peak_requested_bytes,
-                    batch / plan.makespan_us * 1e6, found.maps_by_step[-1],
+                    per_second(batch, plan.makespan_us), found.maps_by_step[-1],
                 )
             )  # fmt: skip
     return trades

@@ -53,6 +53,7 @@ from ooctrain.sched.simulate import simulate
 from ooctrain.step.machine import Machine
 from ooctrain.step.presets import GB, machine
 from ooctrain.step.trace import Trace
+from ooctrain.units import per_second
 
 # The cells of the table.
 
@@ -153,7 +154,7 @@ def offload_bounds(case: tuple[str, int, int]) -> list[OffloadBound]:
     for where in machines():
         bound = fluid_bound(step, physical_bytes, where, recompute=False)
         if bound is not None:
-            found.append(OffloadBound(where.name, batch, batch / bound.makespan_us * 1e6))
+            found.append(OffloadBound(where.name, batch, per_second(batch, bound.makespan_us)))
     return found
 
 
@@ -178,7 +179,7 @@ def cells_of(
             bench = benches.setdefault(method.planner, Bench(step, method.planner))
             found[method.name] = _placed(bench, method, batch, physical_bytes)
     return [
-        _cell(where, method, found[method.name], batch, batch / compute_us(step, where) * 1e6)
+        _cell(where, method, found[method.name], batch, per_second(batch, compute_us(step, where)))
         for where in wheres
         for method in methods
         if method.name != OURS or where == wheres[0]
@@ -222,7 +223,7 @@ def _cell(
         return MethodCell(*head, None, None, None, compute_images_per_s)
     time_us = simulate(found.plan.schedule, found.plan.trace, where).makespan_us
     return MethodCell(
-        *head, found.budget_bytes, found.reserved_bytes, batch / time_us * 1e6,
+        *head, found.budget_bytes, found.reserved_bytes, per_second(batch, time_us),
         compute_images_per_s,
     )  # fmt: skip
 
@@ -282,13 +283,13 @@ def fitted(link_gb_per_s: int) -> Machine:
     plan = KeepAll().plan(
         Question(step_trace(FITTED_MODEL, FITTED_BATCH), preset.device_bytes, preset)
     )
-    measured_us = FITTED_BATCH / FITTED_IMAGES_PER_S * 1e6
 
     def faster(factor: float) -> Machine:
         return replace(base, flops_per_us=preset.flops_per_us * factor)
 
     def too_slow(factor: float) -> bool:
-        return simulate(plan.schedule, plan.trace, faster(factor)).makespan_us > measured_us
+        step_us = simulate(plan.schedule, plan.trace, faster(factor)).makespan_us
+        return per_second(FITTED_BATCH, step_us) < FITTED_IMAGES_PER_S
 
     return faster(bisected(1.0, LARGEST_FACTOR, too_slow))
 

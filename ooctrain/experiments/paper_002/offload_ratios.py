@@ -37,7 +37,7 @@ from ooctrain.sched.planning.question import Question
 from ooctrain.sched.verify import verify
 from ooctrain.step.presets import cache_base, machine
 from ooctrain.step.trace import Trace
-from ooctrain.units import GIB, format_bytes
+from ooctrain.units import GIB, format_bytes, per_second
 
 MACHINE = "v100-pcie"
 GREEDY, VDNN, BELADY = "greedy", "vdnn", "belady"
@@ -119,7 +119,7 @@ class ChainCell:
     @property
     def images_per_s(self) -> float:
         """Speed, simulated."""
-        return self.group.batch / self.makespan_us * 1e6
+        return per_second(self.group.batch, self.makespan_us)
 
 
 @dataclass(frozen=True, slots=True)

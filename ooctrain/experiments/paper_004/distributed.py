@@ -31,6 +31,7 @@ from rich.table import Table
 from ooctrain.api import step_trace
 from ooctrain.distributed.mpi import find_mpiexec
 from ooctrain.errors import ConfigError, OoctrainError
+from ooctrain.experiments.bisected import largest
 from ooctrain.experiments.paper_004.hmms_speeds import IMAGE_SIZE, machines
 from ooctrain.experiments.reproducing import Wanted, print_title, write_figure
 from ooctrain.report.charts import Curve, curves_svg, stacked_svg
@@ -47,7 +48,7 @@ from ooctrain.sched.simulate import simulate
 from ooctrain.sched.verify import verify
 from ooctrain.step.machine import Machine, call_durations_ns
 from ooctrain.step.trace import Trace
-from ooctrain.units import format_bytes, format_us
+from ooctrain.units import format_bytes, format_us, per_second
 
 MODEL = "vgg19"
 #: The batch of section 6.2, and how many times that Split-CNN trains (section 6.3).
@@ -61,6 +62,7 @@ PRINTED = MappingProxyType({10.0: 2.1})
 #: Of the larger batch's throughput (section 6.3).
 PRINTED_LOSS = 0.015
 #: Small batches for which the gain is computed, and the bandwidth at which.
+MOST_BATCH = 1 << 14
 BATCHES, AT_GBIT_S = (16, 32, 64, 96, 128, 192), 10.0
 BYTES_PER_US_OF_A_GBIT = 1e9 / 8 / 1e6
 BASELINE, COMPUTING, PAPERS_LOSS = "baseline", "computing alone", "computing, 1.5 % lost"
@@ -179,13 +181,7 @@ def gains(where: Machine, batches: Sequence[int] = BATCHES) -> list[Speedup]:
 
 def largest_in_core(where: Machine) -> int:
     """The largest batch whose step fits into the device's memory as it is."""
-    low, high = 1, 2
-    while _fits(high, where):
-        low, high = high, 2 * high
-    while high - low > 1:
-        middle = (low + high) // 2
-        low, high = (middle, high) if _fits(middle, where) else (low, middle)
-    return low
+    return largest(lambda batch: _fits(batch, where), MOST_BATCH)
 
 
 def both_machines() -> tuple[Machine, Machine]:
@@ -359,7 +355,7 @@ def times_table(rows: Sequence[StepTimes]) -> Table:
         left=("machine", "step"),
     )  # fmt: skip
     for row in rows:
-        speed = row.batch / (row.forward_us + row.backward_us) * 1e6
+        speed = per_second(row.batch, row.forward_us + row.backward_us)
         memory = "" if row.peak_bytes is None else format_bytes(row.peak_bytes)
         table.add_row(
             row.machine, row.way, str(row.batch), format_us(row.forward_us),

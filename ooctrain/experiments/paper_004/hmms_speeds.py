@@ -45,7 +45,7 @@ from ooctrain.sched.verify import verify
 from ooctrain.step.machine import Machine, call_durations_ns
 from ooctrain.step.presets import p100_nvlink
 from ooctrain.step.trace import Trace
-from ooctrain.units import format_bytes
+from ooctrain.units import format_bytes, per_second
 
 BATCH, QUICK_BATCH = 64, 16
 IMAGE_SIZE = 224
@@ -193,7 +193,7 @@ def speeds(
         rows.append(
             Speed(
                 where.name, model, method, ratio, plan.peak_bytes, timeline.bytes_out,
-                batch / timeline.makespan_us * 1e6, 1 - whole_us / timeline.makespan_us,
+                per_second(batch, timeline.makespan_us), 1 - whole_us / timeline.makespan_us,
                 PRINTED_LOSS.get((model, method)),
             )
         )  # fmt: skip

@@ -26,6 +26,7 @@ from rich.table import Table
 from ooctrain.api import step_trace
 from ooctrain.errors import Infeasible
 from ooctrain.execution.planners import get_planner
+from ooctrain.experiments.bisected import largest
 from ooctrain.experiments.paper_004.hmms_speeds import IMAGE_SIZE, QUICK_BATCH, machines
 from ooctrain.experiments.reproducing import Wanted, print_title, write_figure
 from ooctrain.experiments.spread import spread
@@ -37,7 +38,7 @@ from ooctrain.sched.planning.question import Question
 from ooctrain.sched.schedule import Plan
 from ooctrain.sched.verify import verify
 from ooctrain.step.machine import Machine
-from ooctrain.units import format_bytes
+from ooctrain.units import format_bytes, per_second
 
 #: "number of splits = 4, depth about 75 %".
 SPLIT, WHOLE = "depth=0.75,grid=2x2", ""
@@ -193,7 +194,7 @@ def reached(case: SplitCase) -> list[LargestOfMethod]:
     batch, plan = _largest(case)
     if plan is None:
         return [LargestOfMethod(0, 0.0, 0)]
-    return [LargestOfMethod(batch, batch / plan.makespan_us * 1e6, plan.peak_bytes)]
+    return [LargestOfMethod(batch, per_second(batch, plan.makespan_us), plan.peak_bytes)]
 
 
 def largest_batches(
@@ -220,19 +221,17 @@ def _largest(case: SplitCase) -> tuple[int, Plan | None]:
     trains a smaller one. A method that may cut the step into bands tries the largest batch first:
     it most likely fits, and its plan takes longest to find.
     """
-    step, beyond = case.step, case.most // case.step + 1
-    low, high, best = 0, beyond, None
-    while high - low > 1:
-        middle = (low + high) // 2
-        tried = min(2 * low or 1, middle) if high == beyond else middle
-        if case.method.may_tile and high == beyond:
-            tried = beyond - 1
-        plan = _plan(case.model, case.method, case.where, tried * step)
-        if plan is None:
-            high = tried
-        else:
-            low, best = tried, plan
-    return low * step, best
+    most, plans = case.most // case.step, dict[int, Plan]()
+
+    def does(steps: int) -> bool:
+        plan = _plan(case.model, case.method, case.where, steps * case.step)
+        if plan is not None:
+            plans[steps] = plan
+        return plan is not None
+
+    tiles = case.method.may_tile
+    found = most if tiles and does(most) else largest(does, most if tiles else most + 1)
+    return found * case.step, plans.get(found)
 
 
 def _plan(model: str, method: SplitMethod, where: Machine, batch: int) -> Plan | None:

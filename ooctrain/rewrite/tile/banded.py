@@ -35,18 +35,20 @@ from ooctrain.rewrite.tile.offers import (
 )
 from ooctrain.rewrite.tile.operators import operators_of
 from ooctrain.rewrite.tile.segment_costs import without_rule
-from ooctrain.rewrite.tile.sft_planner import check_untiled_too, with_tiling
+from ooctrain.rewrite.tile.sft_planner import with_tiling
 from ooctrain.rewrite.tile.tile_rules import obstacle
 from ooctrain.sched.budget import trace_minimum_bytes
 from ooctrain.sched.planners.belady import Belady
 from ooctrain.sched.planners.combined import Combined
 from ooctrain.sched.planners.prefix import Prefix
-from ooctrain.sched.planners.registry import get_planner
+from ooctrain.sched.planners.registry import as_planner
 from ooctrain.sched.planning.host_gaps import is_short_of_host
 from ooctrain.sched.planning.planner import (
     Planner,
     ask,
     call_need_bytes,
+    check_evaluations,
+    check_true_or_false,
     check_whole_numbers,
     remarked,
 )
@@ -71,9 +73,9 @@ class Banded:
 
     Args:
         planner: planner of the lists, by name; "": `belady` and `prefix`, and `combined` where few
-        calls
-            run in bands.
+            calls run in bands.
         untiled: whether the step as it is is one of the choices.
+        evaluations: number that a search may use; None: the question's, or its own.
         choices: how many plans are compared; with 1 the first one is taken.
 
     Cost: that of the planner, for about `choices` tiled steps.
@@ -87,10 +89,11 @@ class Banded:
     choices: int = MORE_CHOICES
 
     def __post_init__(self) -> None:
-        check_untiled_too(self.name, self.untiled)
+        check_true_or_false(self.name, {"untiled": self.untiled})
         check_whole_numbers(self.name, {"choices": self.choices})
-        if self.planner:
-            get_planner(self.planner)  # a wrong name is an error at once
+        check_evaluations(self.name, self.evaluations)
+        if self.planner != "":
+            as_planner(self.planner)  # a wrong name is an error at once
 
     def plan(self, question: Question) -> Plan:
         """See `Planner`. The minimum is the least of all choices."""
@@ -99,7 +102,7 @@ class Banded:
             question = replace(question, effort=effort)
         question = replace(question, forms={})
         budget_bytes = question.budget_bytes
-        planner = get_planner(self.planner) if self.planner else None
+        planner = as_planner(self.planner) if self.planner != "" else None
         attempts = _Attempts(question, planner, self.choices)
         offers = attempts.offered(lambda of: offers_for(of.trace, of.machine, untiled=self.untiled))
         in_turn = _in_turn(offers, budget_bytes)

@@ -35,7 +35,7 @@ from ooctrain.rewrite.tile.sft import (
 from ooctrain.rewrite.tile.tile_rules import obstacle, rule_of
 from ooctrain.sched.budget import trace_peak_bytes
 from ooctrain.sched.planners.keep_all import KeepAll
-from ooctrain.sched.planning.planner import check_whole_numbers, remarked
+from ooctrain.sched.planning.planner import check_true_or_false, check_whole_numbers, remarked
 from ooctrain.sched.planning.question import Question
 from ooctrain.sched.schedule import Granule, Plan
 from ooctrain.sched.spans import held_during
@@ -68,7 +68,7 @@ class Sft:
     def __post_init__(self) -> None:
         if self.tiles is not None:
             check_whole_numbers(self.name, {"tiles": self.tiles})
-        check_untiled_too(self.name, self.untiled)
+        check_true_or_false(self.name, {"untiled": self.untiled})
 
     def plan(self, question: Question) -> Plan:
         """See `Planner`. The minimum is the least of all partitions and grids."""
@@ -78,9 +78,10 @@ class Sft:
         failures: list[PartFailed] = []
         offers, least = self.offers(operators, question.machine), math.inf
         needs = {offer: at_least_bytes(operators, offer, granule) for offer in offers}
-        # Those that cannot fit come last, and only as far as one may have the least budget.
+        # Those that cannot fit come last, and only as far as one may have the least budget, which
+        # is above this one.
         for offer in sorted(offers, key=lambda offer: max(needs[offer] - budget_bytes, 0)):
-            if needs[offer] > budget_bytes and needs[offer] >= least:
+            if needs[offer] >= least:
                 continue
             try:
                 tiled = tiled_as_offered(trace, offer)
@@ -90,7 +91,7 @@ class Sft:
             if tiled is None:
                 continue
             peak = trace_peak_bytes(tiled, granule)
-            if peak > budget_bytes and peak >= least:
+            if peak >= least:
                 continue  # its refusal would say no more
             try:
                 plan = KeepAll().plan(replace(question, trace=tiled))
@@ -120,15 +121,6 @@ class Sft:
                     found.setdefault(offer.rewrites, offer)
         in_order = sorted(found.values(), key=lambda offer: (not offer.rewrites, offer.work))
         return in_order if not self.untiled else sorted(in_order, key=lambda offer: offer.work)
-
-
-def check_untiled_too(planner: str, untiled: object) -> None:
-    """Raises ConfigError: `untiled` of a planner is neither True nor False."""
-    if not isinstance(untiled, bool):
-        raise ConfigError(
-            f"{planner}: untiled={untiled!r} is not true or false", code="OOC-105",
-            fix=f"{planner}:untiled=false, or leave untiled out",
-        )  # fmt: skip
 
 
 def with_tiling(plan: Plan, offer: Offer, least_bytes: int) -> Plan:

@@ -8,8 +8,10 @@ from __future__ import annotations
 import ctypes
 import json
 import os
+import struct
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -24,19 +26,30 @@ from support.ptx_facts import assemble, read_ptx, why_no_assembler
 from benchmarks import bench_launches
 from ooctrain.devices.cuda import launches
 from ooctrain.devices.cuda.device_array import DeviceArray
-from ooctrain.devices.cuda.launches import DriverKernels, LaunchRecorder
-from ooctrain.errors import ConfigError
+from ooctrain.devices.cuda.launches import BLOCK_BYTES, DriverKernels, LaunchRecorder
+from ooctrain.devices.cuda.open import make_kernels
+from ooctrain.devices.cuda.staging import Staging
+from ooctrain.devices.cuda.step_graph import GraphMaker
+from ooctrain.devices.cuda.streams import CudaStreams
+from ooctrain.devices.thread_streams import COMPUTE, OUT
+from ooctrain.errors import CaptureRefused, ConfigError
 from ooctrain.layers.conv2d import CUDA_ALGORITHMS
 from ooctrain.layers.kernels.cuda.conv import conv_tf32
 from ooctrain.layers.kernels.cuda.losses import _cross_entropy
 from ooctrain.layers.kernels.cuda.runtime.cubins import make_cubin
-from ooctrain.layers.kernels.cuda.runtime.packing import layout_of, pack_arguments
+from ooctrain.layers.kernels.cuda.runtime.packing import (
+    layout_of,
+    letters_by_argument,
+    moved,
+    pack_arguments,
+)
 from ooctrain.layers.kernels.cuda.runtime.shim import Kernel, why_no_ptx
 from ooctrain.layers.kernels.cuda.table import CUDA
 from ooctrain.layers.relu import ReLU
 from ooctrain.layers.update import SGDUpdate
 from ooctrain.step.op import physical_shape
 from ooctrain.testing.check_op import SCALARS, as_input, spec_of
+from ooctrain.testing.fake_driver import FakeDriver
 
 ROOT = Path(__file__).parents[3]
 REASON = why_no_stub() or why_no_ptx()
@@ -55,6 +68,7 @@ from ooctrain.layers.conv2d import CUDA_ALGORITHMS
 from ooctrain.layers.kernels.cuda.table import CUDA
 from ooctrain.step.op import physical_shape
 from ooctrain.testing.check_op import SCALARS, as_input, spec_of
+from ooctrain.testing.fake_driver import FakeDriver
 from doubles.hollow_kernels import HollowStore
 from doubles.stub_driver import Stub
 
@@ -195,10 +209,11 @@ class Plain:
     """A launcher that packs what it is given, each time anew."""
 
     def __init__(self):
-        self.packed = []
+        self.packed, self.kernels = [], []
 
     def launch(self, kernel, blocks, *args):
         self.packed.append(pack_arguments(kernel, args))
+        self.kernels.append(kernel)
 
     def part(self, workspace, offset_bytes, count, dtype):
         return LaunchRecorder().part(workspace, offset_bytes, count, dtype)
@@ -355,3 +370,163 @@ def test_an_array_keeps_its_bytes_in_every_form():
     assert array.reshape((6, -1)).shape == (6, 4)
     assert array.ravel().view(np.uint8).words == (0, 0, 96, 1, 512, 96, 1)
     assert array.nbytes == array.view("uint8").size == 96
+
+
+# A recorded step: its numbers lie in device memory, from which moved kernels read them.
+
+
+class Recorder:
+    """Streams, staging and kernels over the stub driver, and some calls to record."""
+
+    def __init__(self, names):
+        self.stub = Stub(total_bytes=64 << 20, late=1)
+        self.driver = self.stub.open()
+        self.streams, self.staging = CudaStreams(self.driver), Staging(self.driver)
+        self.kernels = DriverKernels(self.driver, self.streams.handles[COMPUTE], HollowStore())
+        self.maker = GraphMaker(self.driver, self.streams, self.staging, self.kernels)
+        self.memory, self.used = self.driver.allocate(16 << 20), 0
+        self.calls = [self.placed(*sample) for sample in alike(names) for _ in range(2)]
+        self.scalars, self.views, self.cuts = scalars_of(0), [], 0
+
+    def placed(self, op, arrays):
+        specs = [spec_of(as_input(array)) for array in arrays]
+        outs = op.infer(*specs)
+        made = [self.array(physical_shape(s.shape), s.dtype) for s in (*specs, *outs)]
+        space = self.array((CUDA.workspace_bytes(op, specs, outs, 1),), "uint8")
+        return op, made[: len(specs)], made[len(specs) :], space
+
+    def array(self, shape, dtype):
+        self.used += 1 << 16
+        return self.kernels.array(self.memory + self.used - (1 << 16), shape, dtype)
+
+    def queue(self):
+        """All calls, with a cut behind the third; then the first bytes of memory are wanted."""
+        for number, call in enumerate(self.calls):
+            if number == 3:
+                self.maker.cut()
+            self.streams.submit(
+                COMPUTE, (0, 0, 0), lambda c=call: self.kernels.launch(*c, self.scalars)
+            )
+        taken = lambda: self.staging.capture(self.memory, 64, self.streams.current, 0)  # noqa: E731
+        self.streams.submit(OUT, (len(self.calls), 0, 0), lambda: self.views.append(taken()))
+
+    def bytes_at(self, address, count):
+        return self.staging.read(address, count, self.streams.handles[COMPUTE]).tobytes()
+
+    def with_numbers(self, kernel, packed):
+        """The arguments of a moved kernel, with the numbers in the place of their addresses."""
+        words, first = list(layout_of(moved(kernel)).unpack(packed)), 0
+        for argument, letters in enumerate(letters_by_argument(kernel)):
+            for place, letter in enumerate(letters, first):
+                if argument in kernel.changing:
+                    cell = self.bytes_at(words[place], struct.calcsize(letter))
+                    (words[place],) = struct.unpack(letter, cell)
+            first += len(letters)
+        return layout_of(kernel).pack(*words)
+
+    def held(self):
+        return [self.stub.number(name) for name in ("execs", "host", "used_bytes", "events")]
+
+
+def expected_at(calls, step):
+    plain = Plain()
+    for op, ins, outs, space in calls:
+        CUDA.run(op, plain, ins, outs, space, scalars_of(step))
+    return list(zip(plain.kernels, plain.packed, strict=True))
+
+
+@needs_stub
+def test_a_recorded_step_finds_the_numbers_of_each_step_in_memory():
+    """They are those of plain launches; calls of equal operations share their cells."""
+    made = Recorder({"insert", "sgd", "adam", "rmsprop", "dropout", "relu"})
+    for call in made.calls:  # a step is recorded when it has been walked
+        made.kernels.launch(*call, made.scalars)
+    made.streams.synchronize()
+    before = made.held()
+    graph = made.maker.record(made.queue)
+    assert made.kernels.numbers is None
+    assert graph.scalars == [made.scalars] * 4
+    graph.begin([made.scalars] * 4)  # launches what must be there before the host looks
+    made.streams.synchronize()
+    early = made.stub.launches()[len(expected_at(made.calls, 0)) :]
+    assert len(early) == len(expected_at(made.calls[:3], 0))
+    graph.go_on()
+    for step in (0, 3, 1, 1, 7):
+        made.streams.synchronize()
+        count = made.stub.number("launches")
+        graph.begin([scalars_of(step)] * 4)
+        graph.go_on()
+        made.streams.synchronize()
+        launched = made.stub.launches()[count - made.stub.number("launches") :]
+        wanted = expected_at(made.calls, step)
+        assert len(launched) == len(wanted)
+        for (kernel, packed), launch in zip(wanted, launched, strict=True):
+            found = launch.arguments
+            assert (made.with_numbers(kernel, found) if kernel.changing else found) == packed
+    assert graph.elapsed_us() >= 0
+    assert made.views[0].tobytes() == made.bytes_at(made.memory, 64)
+    assert made.held()[0] == 2
+    graph.close()
+    made.streams.close()
+    made.staging.close()
+    assert made.held() == [0, 0, before[2], 0]
+
+
+@needs_stub
+def test_what_cannot_be_recorded_leaves_nothing_and_what_can_is_recorded_afterwards():
+    made = Recorder({"adam"})
+    made.kernels.launch(*made.calls[0], made.scalars)
+    made.streams.synchronize()
+    before = made.held()
+
+    def refused(words):
+        with pytest.raises(CaptureRefused, match=words):
+            made.maker.record(made.queue)
+        made.streams.synchronize()
+        assert (made.kernels.numbers, made.held()[:3]) == (None, before[:3])
+
+    cells = BLOCK_BYTES // 8
+    adam = made.calls[0]
+    distinct = [replace(adam[0], weight_decay=1 / (1 + n)) for n in range(cells)]
+    made.calls = [(op, *adam[1:]) for op in distinct]
+    refused("more numbers than the block")
+    made.calls = [(op, *adam[1:]) for op in distinct[:5]]
+    graph = made.maker.record(made.queue)
+    assert len(graph.scalars) == 5
+    graph.close()
+
+
+def test_the_events_of_a_step_serve_again_as_soon_as_its_times_are_read_or_lost():
+    """However long what was measured is kept."""
+    driver = FakeDriver(1 << 20, 4096)
+    streams, kept, counts = CudaStreams(driver), [], []
+    for number in range(6):
+        for stream in (COMPUTE, OUT, 2, COMPUTE):
+            streams.submit(stream, (0, 0, 0), lambda: None, 10 * number + stream)
+        streams.synchronize()
+        kept.append(streams.restart())
+        if number % 2:
+            kept[-1].lose()
+        tags = [10 * number + stream for stream in (COMPUTE, COMPUTE, OUT, 2)]
+        assert [span.tag for span in kept[-1]] == ([] if number % 2 else tags)
+        counts.append(driver.held()["events"])
+    assert len(set(counts)) == 1
+    streams.close()
+    assert driver.held()["events"] == 0
+
+
+@needs_stub
+@pytest.mark.parametrize(
+    ("word", "graphs"), [(None, False), ("", False), ("driver", False), ("graph", True)]
+)
+def test_the_environment_names_the_launcher(monkeypatch, word, graphs):
+    monkeypatch.delenv("OOCTRAIN_LAUNCHER", raising=False)
+    if word is not None:
+        monkeypatch.setenv("OOCTRAIN_LAUNCHER", word)
+    driver = Stub(total_bytes=1 << 20).open()
+    made = make_kernels(driver, driver.create_stream())
+    assert isinstance(made, DriverKernels)
+    assert made.graphs is graphs
+    monkeypatch.setenv("OOCTRAIN_LAUNCHER", "rocket")
+    with pytest.raises(ConfigError, match="rocket"):
+        make_kernels(driver, driver.create_stream())
