@@ -68,8 +68,7 @@ def conv_transpose2d(
 
 def linear(input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     """Of the last axis, however many there are."""
-    flat = input if input.ndim == 2 else input.reshape(-1, input.shape[-1])
-    return F.linear(flat, weight, bias).reshape(*input.shape[:-1], weight.shape[0])
+    return F.linear(input, weight, bias)
 
 
 # Normalisations
@@ -149,20 +148,8 @@ def upsample_bilinear2d(
 
 
 def pad(input: Tensor, sides: Sizes, mode: str = "constant", value: float | None = None) -> Tensor:
-    """Of images; PyTorch's order of sides, which may leave out the outer ones. A negative side cuts
-    off."""
-    for pair in range(len(sides) // 2):
-        before, after = sides[2 * pair], sides[2 * pair + 1]
-        dim, extent = input.ndim - 1 - pair, input.shape[input.ndim - 1 - pair]
-        input = slice_of(input, dim, max(-before, 0), extent - max(-after, 0))
-    sides = [max(side, 0) for side in sides]
-    if not any(sides):
-        return input
-    if len(sides) == 2 and input.ndim > 1:  # of one axis, as of (N, C, L) or (N, L, C)
-        lines = input.reshape(1, 1, -1, input.shape[-1])
-        padded = F.pad(lines, (*sides, 0, 0), mode, value)  # type: ignore[arg-type]
-        return padded.reshape(*input.shape[:-1], padded.shape[-1])
-    return F.pad(input, sides, mode, value)  # type: ignore[arg-type]
+    """PyTorch's order of sides; where all are 0 it is the same tensor."""
+    return F.pad(input, sides, mode, value) if any(sides) else input  # type: ignore[arg-type]
 
 
 # Activations
@@ -173,11 +160,6 @@ def gelu(input: Tensor, *, approximate: str = "none") -> Tensor:
     return F.gelu(input, approximate)
 
 
-def hardtanh(input: Tensor, low: float = -1.0, high: float = 1.0) -> Tensor:
-    """At least `low` and at most `high`; 0 to 6 is ReLU6, with its slope of 0 at both ends."""
-    return F.relu6(input) if (low, high) == (0, 6) else input.clamp(low, high)
-
-
 def addcmul(input: Any, first: Any, second: Any, *, value: float = 1) -> Any:
     """input + value first second."""
     return input + (first * second if value == 1 else value * (first * second))
@@ -186,6 +168,18 @@ def addcmul(input: Any, first: Any, second: Any, *, value: float = 1) -> Any:
 def clamp(input: Tensor, low: float | None = None, high: float | None = None) -> Tensor:
     """Between two numbers."""
     return input.clamp(low, high)
+
+
+def softplus(input: Tensor, beta: float = 1.0, threshold: float = 20.0) -> Tensor:
+    """Linear where beta times the input is above the threshold."""
+    return F.softplus(input, beta, threshold)
+
+
+def elu(input: Tensor, alpha: float = 1.0, scale: float = 1.0, input_scale: float = 1.0) -> Tensor:
+    """Also SELU and CELU, which have scales in aten."""
+    if (scale, input_scale) != (1.0, 1.0):
+        raise _refuse("elu with scales")
+    return F.elu(input, alpha)
 
 
 def softmax(input: Tensor, dim: int, dtype: str | None = None) -> Tensor:
@@ -306,46 +300,57 @@ def slice_of(
     return input if keys[dim] in (slice(None), slice(0, None, 1)) else input[tuple(keys)]
 
 
-def select(input: Tensor, dim: int, index: int) -> Tensor:
-    """One place of an axis, which goes."""
-    place = index % input.shape[dim]
-    return slice_of(input, dim, place, place + 1).squeeze(dim)
+def flip(input: Tensor, dims: Sizes) -> Tensor:
+    """Along some axes."""
+    return input.flip(*dims)
 
 
-def split(input: Tensor, size: int, dim: int = 0) -> list[Tensor]:
-    """Parts of `size`; the last may be smaller."""
-    extent = input.shape[dim]
-    return [slice_of(input, dim, at, min(at + size, extent)) for at in range(0, extent, size)]
-
-
-def split_with_sizes(input: Tensor, sizes: Sizes, dim: int = 0) -> list[Tensor]:
-    """Parts of given sizes."""
-    ends = [sum(sizes[: i + 1]) for i in range(len(sizes))]
-    return [slice_of(input, dim, e - n, e) for e, n in zip(ends, sizes, strict=True)]
-
-
-def chunk(input: Tensor, chunks: int, dim: int = 0) -> list[Tensor]:
-    """`chunks` parts of equal size, or fewer; the last may be smaller."""
-    return split(input, -(-input.shape[dim] // chunks), dim)
-
-
-def unbind(input: Tensor, dim: int = 0) -> list[Tensor]:
-    """Every place of an axis."""
-    return [select(input, dim, index) for index in range(input.shape[dim])]
-
-
-def stack(tensors: Sequence[Tensor], dim: int = 0) -> Tensor:
-    """Along an axis that is new."""
-    return F.cat([tensor.unsqueeze(dim) for tensor in tensors], dim)
+def repeat(input: Tensor, sizes: Sizes) -> Tensor:
+    """So often along each axis."""
+    return input.repeat(*sizes)
 
 
 def expand(input: Tensor, sizes: Sizes) -> Tensor:
     """Axes of extent 1 repeated; -1 leaves an extent as it is."""
-    new = len(sizes) - input.ndim
-    own = (1,) * new + input.shape
-    wanted = tuple(mine if n == -1 else n for n, mine in zip(sizes, own, strict=True))
-    grown = input.reshape(own) if new else input
-    return grown if wanted == own else grown + call(Constant(0.0, wanted))
+    return input.expand(*sizes)
+
+
+def attention(
+    query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None = None, dropout_p: float = 0.0,
+    is_causal: bool = False, *, scale: float | None = None, enable_gqa: bool = False,
+) -> Tensor:  # fmt: skip
+    """Softmax of products of queries and keys, times values."""
+    if dropout_p or enable_gqa:
+        raise _refuse("attention with dropout, or with fewer keys than queries")
+    return F.scaled_dot_product_attention(query, key, value, mask, 0.0, is_causal, scale=scale)
+
+
+def transposed(input: Tensor) -> Tensor:
+    """The last two axes exchanged."""
+    return input.transpose(-2, -1)
+
+
+def vector_norm(
+    input: Tensor, order: float = 2, dim: Any = None, keepdim: bool = False,
+    *, dtype: str | None = None,
+) -> Tensor:  # fmt: skip
+    """Over some axes."""
+    _only_float(dtype)
+    return input.norm(order, dim, keepdim)
+
+
+def variance(
+    input: Tensor, dim: Any = None, unbiased: bool = True, keepdim: bool = False
+) -> Tensor:
+    """Over some axes."""
+    return input.var(dim, unbiased=unbiased, keepdim=keepdim)
+
+
+def deviation(
+    input: Tensor, dim: Any = None, unbiased: bool = True, keepdim: bool = False
+) -> Tensor:
+    """Over some axes."""
+    return input.std(dim, unbiased=unbiased, keepdim=keepdim)
 
 
 def detach(input: Any) -> Any:
@@ -367,12 +372,15 @@ ATEN: Mapping[str, Callable[..., Any]] = {
     "layer_norm.default": layer_norm, "group_norm.default": group_norm,
     "max_pool2d.default": max_pool2d, "avg_pool2d.default": avg_pool2d,
     "adaptive_avg_pool2d.default": F.adaptive_avg_pool2d,
+    "pixel_unshuffle.default": F.pixel_unshuffle, "channel_shuffle.default": F.channel_shuffle,
     "upsample_nearest2d.vec": upsample_nearest2d, "upsample_bilinear2d.vec": upsample_bilinear2d,
     "pixel_shuffle.default": F.pixel_shuffle, "pad.default": pad,
     "relu.default": F.relu, "relu6.default": F.relu6, "leaky_relu.default": F.leaky_relu,
-    "prelu.default": F.prelu, "sigmoid.default": F.sigmoid, "tanh.default": F.tanh,
+    "prelu.default": F.prelu, "elu.default": elu, "celu.default": F.celu, "selu.default": F.selu,
+    "mish.default": F.mish, "softplus.default": softplus, "log_sigmoid.default": F.logsigmoid,
+    "glu.default": F.glu, "sigmoid.default": F.sigmoid, "tanh.default": F.tanh,
     "silu.default": F.silu, "hardswish.default": F.hardswish, "gelu.default": gelu,
-    "hardsigmoid.default": F.hardsigmoid, "hardtanh.default": hardtanh, "clamp.default": clamp,
+    "hardsigmoid.default": F.hardsigmoid, "hardtanh.default": F.hardtanh, "clamp.default": clamp,
     "clamp_min.default": clamp, "softmax.int": softmax, "log_softmax.int": log_softmax,
     "dropout.default": dropout, "feature_dropout.default": feature_dropout,
     "empty.memory_format": empty, "new_empty.default": new_empty,
@@ -380,6 +388,16 @@ ATEN: Mapping[str, Callable[..., Any]] = {
     "add.Tensor": add, "sub.Tensor": subtract, "rsub.Scalar": reverse_subtract,
     "mul.Tensor": operator.mul, "div.Tensor": operator.truediv, "neg.default": operator.neg,
     "pow.Tensor_Scalar": operator.pow, "square.default": square,
+    "exp.default": Tensor.exp, "log.default": Tensor.log, "sqrt.default": Tensor.sqrt,
+    "rsqrt.default": Tensor.rsqrt, "abs.default": Tensor.abs, "erf.default": Tensor.erf,
+    "reciprocal.default": Tensor.reciprocal, "maximum.default": F.maximum,
+    "minimum.default": F.minimum, "matmul.default": F.matmul, "mm.default": F.matmul,
+    "bmm.default": F.bmm, "mT.default": transposed, "t.default": transposed,
+    "scaled_dot_product_attention.default": attention,
+    "linalg_vector_norm.default": vector_norm, "norm.ScalarOpt_dim": vector_norm,
+    "amax.default": Tensor.amax, "amin.default": Tensor.amin, "logsumexp.default": Tensor.logsumexp,
+    "var.correction": Tensor.var, "std.correction": Tensor.std, "var.dim": variance,
+    "std.dim": deviation,
     "mean.dim": mean, "mean.default": mean, "sum.dim_IntList": total, "sum.default": total,
     "flatten.using_ints": F.flatten, "unflatten.int": unflatten,
     "view.default": reshape, "reshape.default": reshape, "reshape_as.default": reshape_as,
@@ -388,9 +406,11 @@ ATEN: Mapping[str, Callable[..., Any]] = {
     "squeeze.dims": Tensor.squeeze, "squeeze.default": Tensor.squeeze,
     "unsqueeze.default": Tensor.unsqueeze, "expand.default": expand,
     "expand_as.default": expand_as, "addcmul.default": addcmul,
-    "cat.default": F.cat, "stack.default": stack, "slice.Tensor": slice_of,
-    "select.int": select, "split.Tensor": split, "split_with_sizes.default": split_with_sizes,
-    "chunk.default": chunk, "unbind.int": unbind,
+    "cat.default": F.cat, "stack.default": F.stack, "slice.Tensor": slice_of,
+    "select.int": Tensor.select, "split.Tensor": Tensor.split,
+    "split_with_sizes.default": Tensor.split,
+    "chunk.default": Tensor.chunk, "unbind.int": Tensor.unbind, "narrow.default": Tensor.narrow,
+    "flip.default": flip, "repeat.default": repeat,
     "contiguous.default": _same, "clone.default": _same, "alias.default": _same,
     "lift_fresh_copy.default": _same,
     "detach.default": detach, "sym_size.int": Tensor.size,

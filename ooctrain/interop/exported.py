@@ -37,7 +37,7 @@ ASSERTIONS = ("_assert", "sym_constrain")
 VIEWS = frozenset(
     ("view", "view_as", "reshape", "reshape_as", "flatten", "unflatten", "transpose", "permute",
      "slice", "select", "chunk", "split", "split_with_sizes", "unbind", "expand", "expand_as",
-     "squeeze", "unsqueeze", "detach", "alias", "contiguous", "to", "getitem", "t", "narrow")
+     "squeeze", "unsqueeze", "detach", "alias", "contiguous", "to", "getitem", "t", "mT", "narrow")
 )  # fmt: skip
 #: How the names of buffers begin that hold constants of the code.
 _CONSTANT = "_constant_"

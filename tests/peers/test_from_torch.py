@@ -196,6 +196,21 @@ OPERATIONS = {
     "shapes": lambda x: x.view(x.shape[0], 3, -1).unflatten(2, (2, 40)).reshape(-1, 6, 40),
     "as another": lambda x: x.flatten(1).view_as(x).reshape_as(x).expand(-1, -1, 8, 10),
     "repeated by expand": lambda x: x[:, :1].expand(x.shape[0], 5, 8, 10) + x[:, :1],
+    "matrices": lambda x: x @ x.transpose(2, 3) @ x + torch.bmm(x[:, 0], x[:, 1].mT).sum(),
+    "attention": lambda x: TF.scaled_dot_product_attention(x, x * 2, x - 1, scale=0.3),
+    "attention by hand": lambda x: torch.softmax(x @ x.mT / 3, -1) @ x,
+    "functions": lambda x: (x.exp() + (x * x + 1).log() + (x * x + 0.1).sqrt() + x.abs() + x.erf()
+        + (x * x + 1).rsqrt() + (x.abs() + 1) ** 1.5),
+    "more functions": lambda x: TF.elu(x, 0.5) + TF.selu(x) + TF.celu(x, 2.0) + TF.mish(x),
+    "and more": lambda x: TF.softplus(x, 2.0, 5.0) + TF.logsigmoid(x) + TF.glu(x, 3).sum(),
+    "two tensors": lambda x: torch.maximum(x, x.flip(2)) - torch.minimum(x, x.flip((2, 3))),
+    "extremes": lambda x: x.amax((2, 3)) + x.amin((2, 3)) + x.logsumexp((2, 3)),
+    "deviations": lambda x: x.var((2, 3)) + x.std((2, 3), correction=0) + x.norm(dim=(2, 3)),
+    "steps": lambda x: x[:, :, ::2, 1::3].repeat(1, 2, 1, 1),
+    "narrowed": lambda x: x.narrow(2, 1, 4) * TF.pixel_unshuffle(x, 2).sum(1, keepdim=True).sum(),
+    "shuffled": lambda x: TF.channel_shuffle(torch.cat([x, x], 1), 3),
+    "replicated": lambda x: TF.pad(x, (1, 2, 0, 1), mode="replicate"),
+    "circular": lambda x: TF.pad(x, (1, 2, 0, 1), mode="circular"),
     "expanded as": lambda x: torch.addcmul(x, x, x.mean(1, keepdim=True).expand_as(x), value=0.5),
     "shuffled channels": lambda x: (
         torch.cat([x, x], 1).unflatten(1, (2, 3)).transpose(1, 2).reshape(-1, 6, 8, 10)

@@ -25,7 +25,7 @@ pytestmark = [pytest.mark.peers, pytest.mark.slow]
 BATCH, CLASSES, INPUTS, STEPS = 4, 10, 4, 10
 ALGORITHM = "im2col"
 #: {a network that is refused today: the operations}
-REFUSED = {"botnet26t_256": ["matmul.default"]}
+REFUSED: dict[str, list[str]] = {}
 #: {a part that draws random numbers: its rate}
 RATES = {"Dropout": "p", "Dropout2d": "p", "StochasticDepth": "p", "DropPath": "drop_prob",
          "GhostNet": "drop_rate"}  # fmt: skip
