@@ -1,0 +1,117 @@
+"""Calls of kernels that are kept: packed once, then repeated wherever their arrays lie.
+
+The function that starts an operation's kernels computes from shapes how they are cut, and passes
+arrays and numbers on. In the next step all of that is the same, but the arrays may lie elsewhere.
+So the function is called once with a `KernelRecorder` in place of the pool. For each kernel this
+packs the arguments as the kernel's entry reads them, and notes for each array in which array of the
+operation it lies, and how far within. A repetition then fills in addresses, and starts the kernel.
+Source: stream capture of CUDA; `devices/cuda/launches.py` does the same. Read next:
+`devices/cpu/launches.py`, `call.py`.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from ooctrain.layers.kernels.cpu.runtime.entry import (
+    ARRAY_HEAD,
+    BLOCK_WORDS,
+    ENTRY,
+    FUNCTION,
+    array_places,
+    recipe_of,
+)
+
+if TYPE_CHECKING:
+    from ooctrain.layers.kernels.cpu.runtime.pool import ThreadPool
+
+# The words of a kept call: addresses of the entry and of the kernel, its items, those of a chunk;
+# how many arrays there are; for each of them the word of its address among the arguments, in which
+# array of the operation it lies and how far within; then the arguments.
+KEPT_ENTRY, KEPT_FUNCTION, KEPT_ITEMS, KEPT_CHUNK, KEPT_COUNT, KEPT_ARRAYS = range(6)
+KEPT_ARRAY_WORDS = 3
+
+
+class EveryTimeError(Exception):
+    """The function cannot be kept: it looks at values, or computes some itself."""
+
+
+@dataclass(frozen=True, slots=True)
+class KernelCall:
+    """A call of a kernel on arrays of an operation.
+
+    Args:
+        words: as above.
+        at: their address.
+        function, items, chunk, arguments: what the pool was given.
+        parts: (which argument, in which array of the operation it lies, how far within).
+    """
+
+    words: np.ndarray
+    at: int
+    function: Callable
+    items: int
+    chunk: int
+    arguments: tuple[Any, ...]
+    parts: tuple[tuple[int, int, int], ...]
+
+    def arguments_at(self, addresses: Sequence[int]) -> tuple[Any, ...]:
+        """The arguments where the arrays of the operation lie now."""
+        found = list(self.arguments)
+        for which, array, within in self.parts:
+            old = found[which]
+            memory = (ctypes.c_uint8 * old.nbytes).from_address(addresses[array] + within)
+            found[which] = np.frombuffer(memory, old.dtype).reshape(old.shape)
+        return tuple(found)
+
+
+class KernelRecorder:
+    """A pool that keeps the calls of kernels, and runs none.
+
+    Args:
+        pool: what will repeat them.
+        arrays: those of the operation.
+
+    Attributes:
+        calls: kept so far.
+    """
+
+    def __init__(self, pool: ThreadPool, arrays: Sequence[np.ndarray]):
+        self.threads, self.calls = pool.threads, list[KernelCall]()
+        self._pool = pool
+        self._places = [(array.ctypes.data, array.nbytes) for array in arrays]
+
+    def run(self, function: Callable, items: int, chunk: int, *args: Any) -> None:
+        """Keeps a call. Raises EveryTimeError: compiled code cannot repeat it."""
+        recipe, block = recipe_of(function), np.empty(BLOCK_WORDS, np.int64)
+        size = -1 if recipe is None else self._pool.pack(recipe, block, args)
+        if recipe is None or size < 0:
+            raise EveryTimeError
+        packed = block[:size].tolist()
+        parts, moves = list[tuple[int, int, int]](), list[int]()
+        for which, place in array_places(function):
+            _, _, elements, item_bytes, address = packed[place : place + ARRAY_HEAD]
+            found = self._within(address, elements * item_bytes)
+            if found is not None:
+                parts.append((which, *found))
+                moves += place + ARRAY_HEAD - 1, *found
+        head = int(recipe[ENTRY]), int(recipe[FUNCTION]), items, chunk, len(parts)
+        words = np.array([*head, *moves, *packed], np.int64)
+        call = KernelCall(words, words.ctypes.data, function, items, chunk, args, tuple(parts))
+        self.calls.append(call)
+
+    def every_time(self) -> None:
+        """As `ThreadPool.every_time`. Raises EveryTimeError."""
+        raise EveryTimeError
+
+    def _within(self, address: int, size_bytes: int) -> tuple[int, int] | None:
+        """In which array of the operation these bytes lie, and how far within; None: in none."""
+        for number, (start, extent) in enumerate(self._places):
+            if size_bytes and start <= address and address + size_bytes <= start + extent:
+                return number, address - start
+        return None
