@@ -11,7 +11,6 @@ Source: stream capture of CUDA; `devices/cuda/launches.py` does the same. Read n
 
 from __future__ import annotations
 
-import ctypes
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -48,26 +47,27 @@ class KernelCall:
     Args:
         words: as above.
         at: their address.
-        function, items, chunk, arguments: what the pool was given.
-        parts: (which argument, in which array of the operation it lies, how far within).
+        held: other arrays that are among the arguments.
     """
 
     words: np.ndarray
     at: int
+    held: tuple[np.ndarray, ...]
+
+    @property
+    def chunks(self) -> int:
+        """How many there are."""
+        return -(-int(self.words[KEPT_ITEMS]) // int(self.words[KEPT_CHUNK]))
+
+
+@dataclass(frozen=True, slots=True)
+class GivenCall:
+    """What a pool is given: see `ThreadPool.run`."""
+
     function: Callable
     items: int
     chunk: int
-    arguments: tuple[Any, ...]
-    parts: tuple[tuple[int, int, int], ...]
-
-    def arguments_at(self, addresses: Sequence[int]) -> tuple[Any, ...]:
-        """The arguments where the arrays of the operation lie now."""
-        found = list(self.arguments)
-        for which, array, within in self.parts:
-            old = found[which]
-            memory = (ctypes.c_uint8 * old.nbytes).from_address(addresses[array] + within)
-            found[which] = np.frombuffer(memory, old.dtype).reshape(old.shape)
-        return tuple(found)
+    args: tuple[Any, ...]
 
 
 class KernelRecorder:
@@ -78,12 +78,13 @@ class KernelRecorder:
         arrays: those of the operation.
 
     Attributes:
-        calls: kept so far.
+        given: the calls so far.
+        kept: the same, packed.
     """
 
     def __init__(self, pool: ThreadPool, arrays: Sequence[np.ndarray]):
-        self.threads, self.calls = pool.threads, list[KernelCall]()
-        self._pool = pool
+        self.threads, self._pool = pool.threads, pool
+        self.given, self.kept = list[GivenCall](), list[KernelCall]()
         self._places = [(array.ctypes.data, array.nbytes) for array in arrays]
 
     def run(self, function: Callable, items: int, chunk: int, *args: Any) -> None:
@@ -92,18 +93,19 @@ class KernelRecorder:
         size = -1 if recipe is None else self._pool.pack(recipe, block, args)
         if recipe is None or size < 0:
             raise EveryTimeError
-        packed = block[:size].tolist()
-        parts, moves = list[tuple[int, int, int]](), list[int]()
+        packed, moves, held = block[:size].tolist(), list[int](), list[np.ndarray]()
         for which, place in array_places(function):
             _, _, elements, item_bytes, address = packed[place : place + ARRAY_HEAD]
             found = self._within(address, elements * item_bytes)
-            if found is not None:
-                parts.append((which, *found))
+            if found is None:
+                held.append(args[which])
+            else:
                 moves += place + ARRAY_HEAD - 1, *found
-        head = int(recipe[ENTRY]), int(recipe[FUNCTION]), items, chunk, len(parts)
+        count = len(moves) // KEPT_ARRAY_WORDS
+        head = int(recipe[ENTRY]), int(recipe[FUNCTION]), items, chunk, count
         words = np.array([*head, *moves, *packed], np.int64)
-        call = KernelCall(words, words.ctypes.data, function, items, chunk, args, tuple(parts))
-        self.calls.append(call)
+        self.given.append(GivenCall(function, items, chunk, args))
+        self.kept.append(KernelCall(words, words.ctypes.data, tuple(held)))
 
     def every_time(self) -> None:
         """As `ThreadPool.every_time`. Raises EveryTimeError."""

@@ -68,10 +68,15 @@ class ThreadPool:
         order = None if self._shuffle is None else shuffled(-(-items // chunk), self._shuffle)
         where = 0 if order is None else order.ctypes.data
         outcome = self._start(recipe_address(function), self._words_at, items, chunk, where, args)
+        if outcome == DONE:
+            return
         if outcome == REFUSED:
             run_in_python(function, items, chunk, order, args)
-        elif outcome != DONE:
-            self._ended(outcome, function, items, chunk, args)
+        elif outcome < DONE:
+            # A kernel raised in chunk -1 - outcome. Run that chunk again from Python, which raises.
+            run_in_python(function, items, chunk, np.array([-1 - outcome]), args)
+        elif outcome == MOVED and self._team is not None:
+            self._team.keep_off_caller()
 
     def every_time(self) -> None:
         """Says that the function which calls it looks at values, or computes some itself: repeating
@@ -84,30 +89,22 @@ class ThreadPool:
             return -1
         return self._team.starter.pack(recipe.ctypes.data, block.ctypes.data, args)
 
-    def repeat(self, call: KernelCall, addresses: tuple[int, ...]) -> None:
-        """Runs a kernel that a `KernelRecorder` has kept, on arrays at these addresses.
+    def repeat(self, call: KernelCall, addresses: tuple[int, ...]) -> int | None:
+        """Runs a kernel that a `KernelRecorder` has kept; the pool must be open.
 
-        Raises: as `run`.
+        Args:
+            addresses: where the arrays of the operation lie now.
+
+        Returns:
+            The number of a chunk whose kernel raised; None: all is done.
         """
-        if self._team is None:
-            self.run(call.function, call.items, call.chunk, *call.arguments_at(addresses))
-            return
-        order, where = None, 0
-        if self._shuffle is not None:
-            order = shuffled(-(-call.items // call.chunk), self._shuffle)
-            where = order.ctypes.data
+        assert self._team is not None, "nothing is kept without a team"
+        order = None if self._shuffle is None else shuffled(call.chunks, self._shuffle)
+        where = 0 if order is None else order.ctypes.data
         outcome = self._team.starter.repeat(call.at, self._words_at, where, addresses)
-        if outcome != DONE:
-            args = () if outcome == MOVED else call.arguments_at(addresses)
-            self._ended(outcome, call.function, call.items, call.chunk, args)
-
-    def _ended(self, outcome: int, function: Callable, items: int, chunk: int, args: tuple) -> None:
-        """After a call that was not simply done."""
-        if outcome < DONE:
-            # A kernel raised in chunk -1 - outcome. Run that chunk again from Python, which raises.
-            run_in_python(function, items, chunk, np.array([-1 - outcome]), args)
-        elif self._team is not None:
+        if outcome == MOVED:
             self._team.keep_off_caller()
+        return -1 - outcome if outcome < DONE else None
 
     def close(self) -> None:
         """Ends the workers; what is run afterwards, the caller does alone."""
