@@ -176,7 +176,7 @@ class StepRecorder(Protocol):
         """What is submitted from now on belongs to the next part."""
 
 
-class Launch(Protocol):
+class BoundCall(Protocol):
     """An operation that is bound to its shapes."""
 
     def __call__(self, addresses: tuple[int, ...], scalars: Mapping[str, float | int], /) -> None:
@@ -224,7 +224,7 @@ class Device(Protocol):
 
     def bind(
         self, op: Any, ins: Sequence[Spec], outs: Sequence[Spec], workspace_bytes: int
-    ) -> Launch:
+    ) -> BoundCall:
         """An operation on arrays of these logical shapes, to be run in every step."""
 
     def copy_out(self, address: int, host_offset: int, size_bytes: int) -> None:

@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 
 from ooctrain.alloc.base import Allocator
-from ooctrain.devices.interface import Device, Launch
+from ooctrain.devices.interface import BoundCall, Device
 from ooctrain.devices.thread_streams import COMPUTE, OUT
 from ooctrain.engine.eager import own_pages
 from ooctrain.errors import DriverError, InUse, OoctrainError, PlanMismatch, TransferError
@@ -362,7 +362,7 @@ class Session:
 
     # Small parts of issuing.
 
-    def _bound(self, call: Call) -> Launch:
+    def _bound(self, call: Call) -> BoundCall:
         """What runs a call, wherever its variables lie."""
         variables = self.program.trace.variables
         ins, outs = (

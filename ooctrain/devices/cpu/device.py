@@ -25,7 +25,7 @@ from ooctrain.devices.cpu.host_vm import (
 )
 from ooctrain.devices.cpu.launches import BoundOperation
 from ooctrain.devices.host_file import HostFile
-from ooctrain.devices.interface import Debug, HostBuffer, Launch, Link, jitter_of
+from ooctrain.devices.interface import BoundCall, Debug, HostBuffer, Link, jitter_of
 from ooctrain.devices.raw_bytes import array_at, bytes_at
 from ooctrain.devices.thread_streams import Streams
 from ooctrain.errors import ConfigError
@@ -105,7 +105,7 @@ class CpuDevice:
 
     def bind(
         self, op: Any, ins: Sequence[Spec], outs: Sequence[Spec], workspace_bytes: int
-    ) -> Launch:
+    ) -> BoundCall:
         """An operation that is run on the pool, by the calling thread and its helpers."""
         return BoundOperation(self._pool, op, ins, outs, workspace_bytes)
 

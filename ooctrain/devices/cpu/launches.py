@@ -92,7 +92,8 @@ class BoundOperation:
 
     def _recorded(self, addresses: tuple[int, ...], scalars: Scalars) -> KernelRecorder:
         ins, outs, workspace = self._arrays_at(addresses)
-        recorder = KernelRecorder(self._pool, [*ins, *outs, workspace])
+        arrays = *ins, *outs, workspace
+        recorder = KernelRecorder(self._pool.threads, self._pool.pack, arrays)
         CPU.run(self._op, recorder, ins, outs, workspace, scalars)
         return recorder
 

@@ -27,7 +27,7 @@ from ooctrain.devices.cuda.step_graph import GraphMaker
 from ooctrain.devices.cuda.streams import CudaStreams
 from ooctrain.devices.driver_calls import GpuDriver, give_back
 from ooctrain.devices.host_file import HostFile
-from ooctrain.devices.interface import Debug, HostBuffer, Launch, Link, jitter_of
+from ooctrain.devices.interface import BoundCall, Debug, HostBuffer, Link, jitter_of
 from ooctrain.devices.raw_bytes import bytes_at
 from ooctrain.devices.thread_streams import COMPUTE, OUT
 from ooctrain.errors import ConfigError, DriverError, OutOfDeviceMemory
@@ -134,7 +134,7 @@ class CudaDevice:
 
     def bind(
         self, op: Any, ins: Sequence[Spec], outs: Sequence[Spec], workspace_bytes: int
-    ) -> Launch:
+    ) -> BoundCall:
         """An operation that is queued on the compute stream; its arrays are made once for each
         place where they lie."""
         shapes = [(physical_shape(spec.shape), spec.dtype) for spec in (*ins, *outs)]

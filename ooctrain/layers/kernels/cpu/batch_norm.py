@@ -337,7 +337,8 @@ def grad_apply(
 
 def update(pool: ThreadPool, op: BatchNormUpdate, ins: Arrays, outs: Arrays) -> None:
     """The running statistics behind those of this batch, by `update_running`."""
-    update_running(pool, *ins[:2], ins[2:], outs, op.momentum, op.rows)
+    mean, var, *before = ins
+    update_running(pool, mean, var, before, outs, op.momentum, op.rows)
 
 
 def update_running(

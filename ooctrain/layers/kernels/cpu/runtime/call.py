@@ -35,6 +35,13 @@ from ooctrain.layers.kernels.cpu.runtime.entry import (
     ENTRY,
     FIRST,
     FUNCTION,
+    KEPT_ARRAY_WORDS,
+    KEPT_ARRAYS,
+    KEPT_CHUNK,
+    KEPT_COUNT,
+    KEPT_ENTRY,
+    KEPT_FUNCTION,
+    KEPT_ITEMS,
     REFUSED,
     SINGLE,
     TRUTH,
@@ -44,15 +51,6 @@ from ooctrain.layers.kernels.cpu.runtime.entry import (
     word_at,
 )
 from ooctrain.layers.kernels.cpu.runtime.fork_join import run_job
-from ooctrain.layers.kernels.cpu.runtime.kept import (
-    KEPT_ARRAY_WORDS,
-    KEPT_ARRAYS,
-    KEPT_CHUNK,
-    KEPT_COUNT,
-    KEPT_ENTRY,
-    KEPT_FUNCTION,
-    KEPT_ITEMS,
-)
 from ooctrain.layers.kernels.cpu.runtime.kernel_jit import callback, inner
 from ooctrain.layers.kernels.cpu.simd.simd import I64
 

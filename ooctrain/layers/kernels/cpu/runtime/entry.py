@@ -53,6 +53,12 @@ _NUMBERS = {
     types.boolean: TRUTH,
 }
 
+# A call that is kept (`kept.py`): addresses of the entry and of the kernel, its items, those of a
+# chunk; how many arrays there are; for each of them the word of its address among the arguments, in
+# which array of the operation it lies and how far within; then the arguments.
+KEPT_ENTRY, KEPT_FUNCTION, KEPT_ITEMS, KEPT_CHUNK, KEPT_COUNT, KEPT_ARRAYS = range(6)
+KEPT_ARRAY_WORDS = 3
+
 
 @cache
 def recipe_of(function: Callable) -> np.ndarray | None:
@@ -83,9 +89,10 @@ def recipe_address(function: Callable) -> int:
 
 def array_places(function: Callable) -> list[tuple[int, int]]:
     """(which argument, where its words begin) of each array among the packed arguments."""
-    recipe, places, place = recipe_of(function), [], 0
-    for which, at in enumerate(range(FIRST, 0 if recipe is None else len(recipe), ARGUMENT_WORDS)):
-        kind, what = (int(word) for word in recipe[at : at + 2])
+    recipe, places, place = recipe_of(function), list[tuple[int, int]](), 0
+    words = [] if recipe is None else recipe.tolist()
+    for which, at in enumerate(range(FIRST, len(words), ARGUMENT_WORDS)):
+        kind, what = words[at : at + 2]
         if kind > 0:
             places.append((which, place))
         place += ARRAY_HEAD + 2 * kind if kind > 0 else what if kind == TUPLE else 1

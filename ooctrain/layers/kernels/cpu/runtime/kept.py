@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -22,18 +22,12 @@ from ooctrain.layers.kernels.cpu.runtime.entry import (
     BLOCK_WORDS,
     ENTRY,
     FUNCTION,
+    KEPT_ARRAY_WORDS,
+    KEPT_CHUNK,
+    KEPT_ITEMS,
     array_places,
     recipe_of,
 )
-
-if TYPE_CHECKING:
-    from ooctrain.layers.kernels.cpu.runtime.pool import ThreadPool
-
-# The words of a kept call: addresses of the entry and of the kernel, its items, those of a chunk;
-# how many arrays there are; for each of them the word of its address among the arguments, in which
-# array of the operation it lies and how far within; then the arguments.
-KEPT_ENTRY, KEPT_FUNCTION, KEPT_ITEMS, KEPT_CHUNK, KEPT_COUNT, KEPT_ARRAYS = range(6)
-KEPT_ARRAY_WORDS = 3
 
 
 class EveryTimeError(Exception):
@@ -45,7 +39,7 @@ class KernelCall:
     """A call of a kernel on arrays of an operation.
 
     Args:
-        words: as above.
+        words: see `entry.py`.
         at: their address.
         held: other arrays that are among the arguments.
     """
@@ -74,7 +68,8 @@ class KernelRecorder:
     """A pool that keeps the calls of kernels, and runs none.
 
     Args:
-        pool: what will repeat them.
+        threads: of the pool that will repeat them.
+        pack: `ThreadPool.pack`.
         arrays: those of the operation.
 
     Attributes:
@@ -82,15 +77,17 @@ class KernelRecorder:
         kept: the same, packed.
     """
 
-    def __init__(self, pool: ThreadPool, arrays: Sequence[np.ndarray]):
-        self.threads, self._pool = pool.threads, pool
+    def __init__(
+        self, threads: int, pack: Callable[..., int], arrays: Sequence[np.ndarray]
+    ):  # fmt: skip
+        self.threads, self._pack = threads, pack
         self.given, self.kept = list[GivenCall](), list[KernelCall]()
         self._places = [(array.ctypes.data, array.nbytes) for array in arrays]
 
     def run(self, function: Callable, items: int, chunk: int, *args: Any) -> None:
         """Keeps a call. Raises EveryTimeError: compiled code cannot repeat it."""
         recipe, block = recipe_of(function), np.empty(BLOCK_WORDS, np.int64)
-        size = -1 if recipe is None else self._pool.pack(recipe, block, args)
+        size = -1 if recipe is None else self._pack(recipe, block, args)
         if recipe is None or size < 0:
             raise EveryTimeError
         packed, moves, held = block[:size].tolist(), list[int](), list[np.ndarray]()
