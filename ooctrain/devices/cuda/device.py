@@ -36,7 +36,7 @@ from ooctrain.units import format_bytes
 
 _ARRAYS_KEPT = 1 << 16
 #: Of one operation.
-_PLACES_KEPT = 1 << 8
+_PLACES_KEPT = 1 << 4
 
 
 class Kernels(Protocol):
