@@ -195,7 +195,7 @@ def _batch_norm(b: Bench, n: int, h: int, c: int) -> Iterator[Case]:
     def ours(**fused):
         batch_norm.stats(b.pool, x, mean, inv_std, var, 1e-5, space)
         batch_norm.apply(b.pool, x, mean, inv_std, gamma, beta, y, **fused)
-        batch_norm.update_running(mean, var, *running, None, 0.1, rows)
+        batch_norm.update_running(b.pool, mean, var, running, running, 0.1, rows)
 
     def forward(t, out, saved):
         aten.native_batch_norm.out(

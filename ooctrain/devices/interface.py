@@ -23,6 +23,7 @@ import numpy as np
 
 from ooctrain.devices.thread_streams import StreamEvent, Waits, WorkSpan
 from ooctrain.errors import ConfigError
+from ooctrain.step.op import Spec
 
 Link = Literal["shared", "duplex"]
 FRESH_POISON = 0xFF  # NaN in every float type, -1 in the integers
@@ -175,6 +176,18 @@ class StepRecorder(Protocol):
         """What is submitted from now on belongs to the next part."""
 
 
+class BoundCall(Protocol):
+    """An operation that is bound to its shapes."""
+
+    def __call__(self, addresses: tuple[int, ...], scalars: Mapping[str, float | int], /) -> None:
+        """Runs it, or queues it on a GPU; called by the compute stream's work.
+
+        Args:
+            addresses: of inputs, outputs and workspace. Which of them are equal is the same in
+                every call.
+        """
+
+
 class Device(Protocol):
     """A device that the executor can run a schedule on."""
 
@@ -209,11 +222,10 @@ class Device(Protocol):
     def view(self, address: int, shape: tuple[int, ...], dtype: str) -> Any:
         """The array at a device address, as kernels want it."""
 
-    def launch(
-        self, op: Any, ins: Sequence[Any], outs: Sequence[Any], workspace: Any,
-        scalars: Mapping[str, float | int],
-    ) -> None:  # fmt: skip
-        """Runs one operation; called by the compute stream's work."""
+    def bind(
+        self, op: Any, ins: Sequence[Spec], outs: Sequence[Spec], workspace_bytes: int
+    ) -> BoundCall:
+        """An operation on arrays of these logical shapes, to be run in every step."""
 
     def copy_out(self, address: int, host_offset: int, size_bytes: int) -> None:
         """Copies device bytes to the host slab; called by the copy-out stream's work."""

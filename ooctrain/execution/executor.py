@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 
 from ooctrain.alloc.base import Allocator
-from ooctrain.devices.interface import Device
+from ooctrain.devices.interface import BoundCall, Device
 from ooctrain.devices.thread_streams import COMPUTE, OUT
 from ooctrain.engine.eager import own_pages
 from ooctrain.errors import DriverError, InUse, OoctrainError, PlanMismatch, TransferError
@@ -39,16 +39,15 @@ from ooctrain.execution.program import (
 )
 from ooctrain.execution.result import StepResult, from_bytes, to_bytes, value_given
 from ooctrain.sched.host import SLOT_ALIGN_BYTES, host_slots
-from ooctrain.sched.ledger import Issued, start_bytes
+from ooctrain.sched.ledger import Issued
 from ooctrain.sched.schedule import Schedule
-from ooctrain.step.op import Scalars, physical_shape, to_logical
-from ooctrain.step.trace import Trace
+from ooctrain.step.op import Scalars, Spec, physical_shape, to_logical
+from ooctrain.step.trace import Call, Trace
 
 _ISSUED_AHEAD = 8  # Runs; copies that follow them in the list can start while they still run
 # Steps. A large kernel pushes Python itself out of the caches, and each step after it would fetch
 # its code and data again (measured: 85 us between two calls, 50 so; 20 where kernels do nothing).
 _ISSUED_AT_ONCE = 32
-_VIEWS_KEPT = 1 << 16
 
 
 class Session:
@@ -88,7 +87,7 @@ class Session:
         self.settling = Settling(self.placement)
         self._poison, self._streams = device.debug.poison, device.streams
         self._submit, self.captured = device.streams.submit, CapturedSteps(device, trace)
-        self._views: dict[tuple[int, int], Any] = {}
+        self._launches = [self._bound(call) for call in trace.calls]
         self._outputs: dict[int, np.ndarray] = {}
         self._scalars: Scalars = {}
         self._own: Mapping[int, Scalars] = {}
@@ -184,7 +183,7 @@ class Session:
         with suppress(DriverError):  # a device that has failed
             self.device.attach()
         self.captured.close()
-        self._views.clear()
+        self._launches.clear()
         self._broken = self._broken or OoctrainError(
             "the session is closed", fix="open another one; a trainer does so at its next step"
         )
@@ -212,7 +211,7 @@ class Session:
         with self._failing():
             for variable, value in data.items():  # read one by one: together they may be large
                 self._values.feed(variable, value, places)
-        self._host_peak = start_bytes(program.schedule)[1]
+        self._host_peak = program.host_start_bytes
         for position, step in enumerate(program.steps):
             if debug.before is not None:
                 streams.synchronize()
@@ -284,12 +283,12 @@ class Session:
         call, place, guard = step.call, self.placement, self._guard
         changed = [(v, place.input_address(v, step.index)) for v in guard.changed_by(call)]
         # Inputs are looked up first: `begin` gives their storage to the outputs that reuse it.
-        ins = [self._view(v, place.input_address(v, step.index)) for v in call.ins]
+        ins = [place.input_address(v, step.index) for v in call.ins]
         before = [(v, place.address(v)) for v in step.before]
         place.begin(step)
-        outs = [self._view(v, place.run_address(v)) for v in call.outs]
+        outs = [place.run_address(v) for v in call.outs]
         after = [(v, place.run_address(v)) for v in step.after]
-        workspace = self.device.view(place.run_address(WORKSPACE), (call.workspace_bytes,), "uint8")
+        launch, addresses = self._launches[call.id], (*ins, *outs, place.run_address(WORKSPACE))
         fresh = self._fresh(step)
         loss_at = place.run_address(guard.loss) if guard.loss in call.outs else None
 
@@ -298,8 +297,7 @@ class Session:
             self._capture(before)
             if self._guard.lets(call, changed, ins):
                 with self._failing():
-                    scalars = self._own.get(call.id, self._scalars)
-                    self.device.launch(call.op, ins, outs, workspace, scalars)
+                    launch(addresses, self._own.get(call.id, self._scalars))
                 if changed:
                     self._guard.look_at_changes(call, outs)
             self._capture(after)
@@ -364,18 +362,14 @@ class Session:
 
     # Small parts of issuing.
 
-    def _view(self, variable: int, address: int) -> Any:
-        """The array of a variable at an address. Kept, since addresses come again."""
-        view = self._views.get((variable, address))
-        if view is None:
-            if len(self._views) >= _VIEWS_KEPT:
-                self._views.clear()
-            described = self.program.trace.variables[variable]
-            shape = physical_shape(described.shape)
-            view = self._views[variable, address] = self.device.view(
-                address, shape, described.dtype
-            )
-        return view
+    def _bound(self, call: Call) -> BoundCall:
+        """What runs a call, wherever its variables lie."""
+        variables = self.program.trace.variables
+        ins, outs = (
+            [Spec(variables[v].shape, variables[v].dtype) for v in found]
+            for found in (call.ins, call.outs)
+        )
+        return self.device.bind(call.op, ins, outs, call.workspace_bytes)
 
     def _fresh(self, step: RunStep) -> Sequence[tuple[int, int]]:
         """What a Run has claimed, as (address, bytes) to be poisoned."""

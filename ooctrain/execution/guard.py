@@ -24,7 +24,7 @@ from ooctrain.engine.own_op import UserGrad
 from ooctrain.errors import TrainingStopped
 from ooctrain.layers.arithmetic import Arithmetic
 from ooctrain.layers.function import Elementwise
-from ooctrain.step.op import computed_by
+from ooctrain.step.op import computed_by, physical_shape
 from ooctrain.step.trace import Call, Trace
 
 
@@ -127,19 +127,19 @@ class Guard:
         first, lasting = self._trace.storage, self._trace.carried_from
         return [v for v in call.ins if first[v] in lasting]
 
-    def lets(self, call: Call, places: Sequence[tuple[int, int]], ins: Sequence[Any]) -> bool:
+    def lets(self, call: Call, places: Sequence[tuple[int, int]], ins: Sequence[int]) -> bool:
         """Whether a call may run; called by the compute stream's work, as `look` is.
 
         Args:
             places: (variable, address) of all in `changed_by`.
-            ins: the call's inputs, views of the device.
+            ins: addresses of the call's inputs.
         """
         if places and not self._may_change(call, places, ins):
             return False
         return self.error is None or self._tells_others(call, ins)
 
     def _may_change(
-        self, call: Call, places: Sequence[tuple[int, int]], ins: Sequence[Any]
+        self, call: Call, places: Sequence[tuple[int, int]], ins: Sequence[int]
     ) -> bool:
         """Whether a call may change what persists; copies are kept where it is to be undone."""
         in_place = len(call.reuse) == len(call.outs)
@@ -150,12 +150,12 @@ class Guard:
             return True
         return self._expect_finite(call, dict(places), ins)
 
-    def _tells_others(self, call: Call, ins: Sequence[Any]) -> bool:
+    def _tells_others(self, call: Call, ins: Sequence[int]) -> bool:
         """Whether a call exchanges a message, for which other ranks wait. After an error it sends
         NaN, so that they stop with this step, too."""
         op = computed_by(call.op)
         if getattr(op, "sends", None) is not None:
-            for array in ins:
+            for array in map(self._array, call.ins, ins):
                 array.fill(np.nan if array.dtype.kind == "f" else 0)
             return True
         return getattr(op, "awaits", None) is not None
@@ -167,25 +167,36 @@ class Guard:
             size = self._trace.variables[variable].value_bytes
             self._kept[variable] = self._device.capture(address, size)
 
-    def _expect_finite(self, call: Call, changed: Mapping[int, int], ins: Sequence[Any]) -> bool:
+    def _expect_finite(self, call: Call, changed: Mapping[int, int], ins: Sequence[int]) -> bool:
         """Whether the gradients of an update are finite numbers; no copy is kept of what they
         change."""
         given = zip(call.ins, ins, strict=True)
-        if not self._looks or all(v in changed or is_finite(array) for v, array in given):
+        if not self._looks or all(v in changed or is_finite(self._array(v, at)) for v, at in given):
             self._changed += len(changed)
             return True
         self._refuse(next(iter(changed)), self._changed)
         return False
 
-    def look_at_changes(self, call: Call, outs: Sequence[Any]) -> None:
-        """Looks at what a call has written that persists, of which copies are kept."""
+    def look_at_changes(self, call: Call, outs: Sequence[int]) -> None:
+        """Looks at what a call has written that persists, of which copies are kept.
+
+        Args:
+            outs: addresses of the call's outputs.
+        """
         if not self._looks or self._sound is False:
             return
-        for new, array in zip(call.outs, outs, strict=True):
+        for new, address in zip(call.outs, outs, strict=True):
             old = self._trace.carries.get(new, new)
             kept = self._kept.get(old)
-            if kept is not None and not is_finite(array) and is_finite(kept.view(array.dtype)):
+            if kept is None:
+                continue
+            array = self._array(new, address)
+            if not is_finite(array) and is_finite(kept.view(array.dtype)):
                 self._refuse(old, 0)
+
+    def _array(self, variable: int, address: int) -> Any:
+        described = self._trace.variables[variable]
+        return self._device.view(address, physical_shape(described.shape), described.dtype)
 
     def _refuse(self, variable: int, changed: int) -> None:
         self._sound = False

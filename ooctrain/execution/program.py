@@ -16,7 +16,7 @@ from typing import Protocol
 from ooctrain.errors import ConfigError, PlanMismatch
 from ooctrain.sched.budget import with_region
 from ooctrain.sched.host import SLOT_ALIGN_BYTES, HostSlots, host_slots
-from ooctrain.sched.ledger import Issued, peaks, walk
+from ooctrain.sched.ledger import Issued, peaks, start_bytes, walk
 from ooctrain.sched.planning.planner import collecting_rarely
 from ooctrain.sched.schedule import End, Free, Run, Schedule, SwapIn, SwapOut
 from ooctrain.step.trace import Call, Trace
@@ -112,6 +112,7 @@ class Program:
         rows: for each step the position of its row in `issued`.
         slots: where host copies lie.
         peak_bytes, host_peak_bytes: peaks of the ledgers.
+        host_start_bytes: the host ledger before the first step of the list.
         parted: variables of whose storage parts come and go.
     """
 
@@ -123,6 +124,7 @@ class Program:
     slots: HostSlots
     peak_bytes: int
     host_peak_bytes: int
+    host_start_bytes: int
     parted: frozenset[int]
 
 
@@ -179,8 +181,9 @@ def make_program(
             rows.append(position)
     peak, host_peak = peaks(issued, schedule)
     return Program(
-        trace, schedule, issued, tuple(steps), tuple(rows), slots, peak, host_peak, parted
-    )
+        trace, schedule, issued, tuple(steps), tuple(rows), slots, peak, host_peak,
+        start_bytes(schedule)[1], parted,
+    )  # fmt: skip
 
 
 def fit_granule(trace: Trace, schedule: Schedule, allocator: Rounding) -> Schedule:

@@ -68,7 +68,7 @@ class SGDUpdate(Op):
 
     def dampening_in(self, scalars: Scalars) -> float:
         """What is applied in this step."""
-        return self.dampening if scalars["step"] else 0.0
+        return self.dampening if self.dampening and scalars["step"] else 0.0
 
 
 @dataclass(frozen=True, slots=True)

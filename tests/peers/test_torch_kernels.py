@@ -88,7 +88,8 @@ def test_batch_norm_with_residual_and_relu(pool, shape):
     batch_norm.apply(pool, x, mean, inv_std, gamma, beta, y, residual=residual, relu=True)
     batch_norm.grad_reduce(pool, dy, x, mean, inv_std, dgamma, dbeta, y, scratch)
     batch_norm.grad_apply(pool, dy, x, mean, inv_std, gamma, dgamma, dbeta, dx, y, 0, scratch)
-    batch_norm.update_running(mean, var, *running, count, 0.1, rows)
+    counted = *running, count
+    batch_norm.update_running(pool, mean, var, counted, counted, 0.1, rows)
     np.testing.assert_allclose(y, nhwc(out), rtol=1e-5, atol=1e-5)
     np.testing.assert_allclose(dx, nhwc(t.grad), rtol=1e-4, atol=1e-5)
     np.testing.assert_allclose(dgamma, module.weight.grad.numpy(), rtol=1e-4, atol=1e-4)

@@ -197,14 +197,16 @@ class RecordingDevice(CpuDevice):
         self.streams: Any = TapedStreams(self.streams)
         self.graphs: Any = Tape(self.streams, [s for s in self.order if s < self.streams.count])
 
-    def launch(self, op, ins, outs, workspace, scalars):
-        def deed(now: Mapping[int, Scalars]) -> None:
-            CpuDevice.launch(self, op, ins, outs, workspace, now.get(id(scalars), scalars))
+    def bind(self, op, ins, outs, workspace_bytes):
+        run = super().bind(op, ins, outs, workspace_bytes)
 
-        tape = self.graphs
-        if tape.deeds is not None and all(scalars is not known for known in tape.scalars):
-            tape.scalars.append(scalars)
-        self._do(deed)
+        def launch(addresses, scalars):
+            tape = self.graphs
+            if tape.deeds is not None and all(scalars is not known for known in tape.scalars):
+                tape.scalars.append(scalars)
+            self._do(lambda now: run(addresses, now.get(id(scalars), scalars)))
+
+        return launch
 
     def copy_out(self, address, host_offset, size_bytes):
         self._do(lambda now: CpuDevice.copy_out(self, address, host_offset, size_bytes))

@@ -25,6 +25,7 @@ from ooctrain.devices.cuda.open import (
 from ooctrain.devices.interface import Debug
 from ooctrain.errors import ConfigError, DeviceUnavailable
 from ooctrain.layers.relu import ReLU
+from ooctrain.step.op import Spec
 
 GPU = Gpu("fake", 13000, (9, 0), 2 << 20, 1 << 30, 2 << 30)
 WHEELS = {"numba-cuda": "0.30.4", "nvidia-cuda-nvrtc": "13.3.1"}
@@ -215,11 +216,11 @@ def test_kernels_run_on_our_memory_and_our_stream_and_are_seen_by_our_copies():
     x = np.random.default_rng(0).standard_normal((3, 5, 7, 8)).astype(np.float32)
     address = device.memory.linear()
     device.write(address, x.reshape(-1).view(np.uint8))
-    views = [device.view(address + i * x.nbytes, x.shape, "float32") for i in range(2)]
-    empty, found = device.view(0, (0,), "uint8"), {}
+    shape, found = Spec((3, 8, 5, 7)), {}
+    launch = device.bind(ReLU(), [shape], [shape], 0)
 
     def work():
-        device.launch(ReLU(), views[:1], views[1:], empty, {})
+        launch((address, address + x.nbytes, 0), {})
         found["y"] = device.capture(address + x.nbytes, x.nbytes)
 
     device.streams.submit(0, (0, 0, 0), work)

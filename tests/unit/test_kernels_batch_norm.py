@@ -177,15 +177,16 @@ def test_gradient(pools, shape):
     assert len(seen) == 1
 
 
-def test_running_statistics_follow_torch():
+def test_running_statistics_follow_torch(pools):
     mean, var = np.array([1, 2], np.float32), np.array([4, 9], np.float32)
     running_mean, running_var = np.zeros(2, np.float32), np.ones(2, np.float32)
     count = np.zeros(1, np.int64)
-    bn.update_running(mean, var, running_mean, running_var, count, 0.1, rows=5)
+    running = running_mean, running_var, count
+    bn.update_running(pools[0], mean, var, running, running, 0.1, rows=5)
     np.testing.assert_allclose(running_mean, [0.1, 0.2], rtol=1e-6)
     np.testing.assert_allclose(running_var, [0.9 + 0.1 * 5, 0.9 + 0.1 * 11.25], rtol=1e-6)
     assert count[0] == 1
-    bn.update_running(mean, var, running_mean, running_var, count, None, rows=5)
+    bn.update_running(pools[0], mean, var, running, running, None, rows=5)
     np.testing.assert_allclose(running_mean, [0.55, 1.1], rtol=1e-6)
     assert count[0] == 2
 

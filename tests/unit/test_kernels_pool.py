@@ -12,16 +12,20 @@ import subprocess
 import sys
 import threading
 import time
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+from ooctrain.devices.cpu.launches import BoundOperation
 from ooctrain.layers.kernels import cpu
 from ooctrain.layers.kernels.cpu.runtime.entry import recipe_of
+from ooctrain.layers.kernels.cpu.runtime.kept import EveryTimeError, KernelRecorder
 from ooctrain.layers.kernels.cpu.runtime.kernel_jit import kernel
 from ooctrain.layers.kernels.cpu.runtime.pool import ThreadPool
+from ooctrain.layers.relu import ReLU
+from ooctrain.step.op import Spec
 from ooctrain.step.presets import usable_cores
 
 ROOT = Path(__file__).parents[2]
@@ -38,6 +42,12 @@ def count_items(hits, threads, lo, hi, thread):
 def divide(out, by, lo, hi, thread):
     for item in range(lo, hi):
         out[item] = 100 // (item - by)
+
+
+@kernel("void(i8[::1], i8[::1], i8, i8, i8)")
+def divide_by(by, out, lo, hi, thread):
+    for item in range(lo, hi):
+        out[item] = 100 // (item - by[item])
 
 
 @kernel("void(f4[::1], f8, u8, b1, f4, UniTuple(i8, 3), f4[:,:,:,::1], f8[::1], i8, i8, i8)")
@@ -138,6 +148,68 @@ def test_flat_arrays_arrive_whatever_their_number(pool):
     out = np.zeros(8)
     pool.run(weigh, 8, 1, a, 10, b, c, 100.0, d, out, e)
     assert (out == 54321).all()
+
+
+def kept(pool, arrays, function, items, chunk, *args):
+    """A call of a kernel that is kept, with these arrays as those of the operation."""
+    recorder = KernelRecorder(pool.threads, pool.pack, arrays)
+    recorder.run(function, items, chunk, *args)
+    return recorder.kept[0]
+
+
+@pytest.mark.parametrize("seed", [None, 7])
+def test_a_kept_call_finds_its_arrays_at_other_addresses(seed):
+    """Arguments of every kind; a part of an array; an array of nobody, which stays."""
+    pool, three = ThreadPool(3, shuffle_seed=seed), (1, 2, 3)
+    cube, whole = np.full((8, 2, 2, 2), 0.25, np.float32), np.arange(24, dtype=np.float32)
+    out = np.zeros(8)
+    args = whole[8:16], 0.125, 2**64 - 1, True, 0.5, three, cube, out
+    call = kept(pool, [whole, out], gather, 8, 1, *args)
+    assert not out.any()
+    del args
+    other, found = np.arange(24, dtype=np.float32) * 2, np.zeros(8)
+    for _ in range(3):
+        assert pool.repeat(call, (other.ctypes.data, found.ctypes.data)) is None
+    expected = np.zeros(8)
+    gather(other[8:16], 0.125, 2**64 - 1, True, 0.5, three, cube, expected, 0, 8, 0)
+    np.testing.assert_array_equal(found, expected)
+    assert not out.any()
+    pool.close()
+
+
+def test_a_kept_call_names_the_chunk_that_raised(pool):
+    """Of the kernel that is kept nothing is lost: it runs again where it can."""
+    out, fine = np.zeros(50, np.int64), np.zeros(50, np.int64)
+    call = kept(pool, [out], divide, 50, 1, out, 7)
+    assert pool.repeat(call, (fine.ctypes.data,)) == 7
+    assert not out.any()
+
+
+def test_what_cannot_be_packed_is_not_kept(pool):
+    """A function that was not compiled; an argument of another type; a function that says so."""
+    out = np.zeros(4, np.int64)
+    for function, args in ((print, (out,)), (divide, (out.astype(np.float32), 1))):
+        with pytest.raises(EveryTimeError):
+            kept(pool, [out], function, 4, 1, *args)
+    with pytest.raises(EveryTimeError):
+        KernelRecorder(pool.threads, pool.pack, [out]).every_time()
+    assert pool.every_time() is None
+
+
+def test_a_bound_operation_raises_what_its_kernel_raised(pool, monkeypatch):
+    """Wherever its arrays lie; the next call is done as ever."""
+    monkeypatch.setattr(
+        "ooctrain.layers.kernels.cpu.elementwise.relu",
+        lambda pool, x, y: pool.run(divide_by, 25, 1, x.view(np.int64), y.view(np.int64)),
+    )
+    shape = Spec((50,))
+    bound = BoundOperation(pool, ReLU(), [shape], [shape], 0)
+    for by, failed in ((-1, False), (7, True), (60, False)):
+        x, y = np.full(25, by), np.zeros(25, np.int64)
+        with pytest.raises(ZeroDivisionError) if failed else nullcontext():
+            bound((x.ctypes.data, y.ctypes.data, 0), {})
+        if not failed:
+            assert (y == 100 // (np.arange(25) - by)).all()
 
 
 def test_an_exception_reaches_the_caller_and_spares_the_pool(pool):

@@ -337,7 +337,7 @@ def test_after_a_failed_device_values_are_lost_until_a_checkpoint_brings_them_ba
         trainer.save(path)
         saved = trainer.state_arrays()
         monkeypatch.setattr(
-            "ooctrain.devices.cpu.device.CpuDevice.launch",
+            "ooctrain.devices.cpu.launches.BoundOperation.__call__",
             lambda *_: (_ for _ in ()).throw(DriverError("it fell off the bus", call="launch")),
         )
         with pytest.raises(DriverError):

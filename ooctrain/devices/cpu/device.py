@@ -9,10 +9,9 @@ imposed. See docs/architecture.md, "Two devices, one loop". Read next: `executio
 from __future__ import annotations
 
 import ctypes
-import math
 import os
 import weakref
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 import numpy as np
@@ -24,13 +23,14 @@ from ooctrain.devices.cpu.host_vm import (
     check_memory,
     open_arena,
 )
+from ooctrain.devices.cpu.launches import BoundOperation
 from ooctrain.devices.host_file import HostFile
-from ooctrain.devices.interface import Debug, HostBuffer, Link, jitter_of
-from ooctrain.devices.raw_bytes import bytes_at
+from ooctrain.devices.interface import BoundCall, Debug, HostBuffer, Link, jitter_of
+from ooctrain.devices.raw_bytes import array_at, bytes_at
 from ooctrain.devices.thread_streams import Streams
 from ooctrain.errors import ConfigError
 from ooctrain.layers.kernels.cpu.runtime.pool import ThreadPool
-from ooctrain.layers.kernels.cpu.table import CPU
+from ooctrain.step.op import Spec
 
 
 class CpuDevice:
@@ -101,17 +101,13 @@ class CpuDevice:
 
     def view(self, address: int, shape: tuple[int, ...], dtype: str) -> np.ndarray:
         """The array at a device address. It does not keep the mapping alive."""
-        size = math.prod(shape) * np.dtype(dtype).itemsize
-        if not size:
-            return np.empty(shape, dtype)
-        return bytes_at(address, size).view(dtype).reshape(shape)
+        return array_at(address, shape, dtype)
 
-    def launch(
-        self, op: Any, ins: Sequence[np.ndarray], outs: Sequence[np.ndarray],
-        workspace: np.ndarray, scalars: Mapping[str, float | int],
-    ) -> None:  # fmt: skip
-        """Runs one operation on the pool, on the calling thread and its helpers."""
-        CPU.run(op, self._pool, ins, outs, workspace, scalars)
+    def bind(
+        self, op: Any, ins: Sequence[Spec], outs: Sequence[Spec], workspace_bytes: int
+    ) -> BoundCall:
+        """An operation that is run on the pool, by the calling thread and its helpers."""
+        return BoundOperation(self._pool, op, ins, outs, workspace_bytes)
 
     def copy_out(self, address: int, host_offset: int, size_bytes: int) -> None:
         """Copies device bytes to the host slab."""

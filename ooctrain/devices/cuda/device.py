@@ -27,13 +27,16 @@ from ooctrain.devices.cuda.step_graph import GraphMaker
 from ooctrain.devices.cuda.streams import CudaStreams
 from ooctrain.devices.driver_calls import GpuDriver, give_back
 from ooctrain.devices.host_file import HostFile
-from ooctrain.devices.interface import Debug, HostBuffer, Link, jitter_of
+from ooctrain.devices.interface import BoundCall, Debug, HostBuffer, Link, jitter_of
 from ooctrain.devices.raw_bytes import bytes_at
 from ooctrain.devices.thread_streams import COMPUTE, OUT
 from ooctrain.errors import ConfigError, DriverError, OutOfDeviceMemory
+from ooctrain.step.op import Spec, physical_shape
 from ooctrain.units import format_bytes
 
 _ARRAYS_KEPT = 1 << 16
+#: Of one operation.
+_PLACES_KEPT = 1 << 4
 
 
 class Kernels(Protocol):
@@ -129,12 +132,26 @@ class CudaDevice:
             array = self._arrays[key] = self._kernels.array(address, shape, dtype)
         return array
 
-    def launch(
-        self, op: Any, ins: Sequence[Any], outs: Sequence[Any], workspace: Any,
-        scalars: Mapping[str, float | int],
-    ) -> None:  # fmt: skip
-        """Queues one operation on the compute stream."""
-        self._kernels.launch(op, ins, outs, workspace, scalars)
+    def bind(
+        self, op: Any, ins: Sequence[Spec], outs: Sequence[Spec], workspace_bytes: int
+    ) -> BoundCall:
+        """An operation that is queued on the compute stream; its arrays are made once for each
+        place where they lie."""
+        shapes = [(physical_shape(spec.shape), spec.dtype) for spec in (*ins, *outs)]
+        shapes.append(((workspace_bytes,), "uint8"))
+        known: dict[tuple[int, ...], Sequence[Any]] = {}
+        split = len(ins)
+
+        def launch(addresses: tuple[int, ...], scalars: Mapping[str, float | int], /) -> None:
+            arrays = known.get(addresses)
+            if arrays is None:
+                if len(known) >= _PLACES_KEPT:
+                    known.clear()
+                places = zip(addresses, shapes, strict=True)
+                arrays = known[addresses] = [self.view(at, *shape) for at, shape in places]
+            self._kernels.launch(op, arrays[:split], arrays[split:-1], arrays[-1], scalars)
+
+        return launch
 
     def copy_out(self, address: int, host_offset: int, size_bytes: int) -> None:
         """Queues a copy of device bytes to the host slab."""

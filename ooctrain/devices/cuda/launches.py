@@ -33,6 +33,7 @@ from ooctrain.layers.kernels.cuda.runtime.packing import (
 )
 from ooctrain.layers.kernels.cuda.runtime.shim import Capability, Kernel
 from ooctrain.layers.kernels.cuda.table import CUDA
+from ooctrain.layers.kernels.kernel_table import WatchedScalars
 from ooctrain.step.op import Op, Scalars
 
 _KEPT = 1 << 16
@@ -312,7 +313,7 @@ def form_of(op: Op, ins: Sequence[Any], outs: Sequence[Any], space: Any, scalars
         ins, outs, space: arrays of the call; their addresses do not matter.
     """
     marked = marks_of((*ins, *outs, space))
-    recorder, watched, split = LaunchRecorder(), _Watched(scalars), len(ins)
+    recorder, watched, split = LaunchRecorder(), WatchedScalars(scalars), len(ins)
     CUDA.run(op, recorder, marked[:split], marked[split:-1], marked[-1], watched)
     return CallForm(tuple(recorder.launches), watched.read)
 
@@ -359,24 +360,6 @@ class LaunchRecorder:
                 fix="a workspace_bytes of the operation's kernel that counts all that it takes",
             )
         return part
-
-
-class _Watched(Mapping[str, Any]):
-    """Step scalars that note which of them are read."""
-
-    def __init__(self, scalars: Scalars):
-        self._scalars = scalars
-        self.read: dict[str, float | int] = {}
-
-    def __getitem__(self, name: str) -> float | int:
-        value = self.read[name] = self._scalars[name]
-        return value
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._scalars)
-
-    def __len__(self) -> int:
-        return len(self._scalars)
 
 
 def _marks(

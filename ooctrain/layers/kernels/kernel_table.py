@@ -12,7 +12,7 @@ JAX, one table for each platform. Read next: `cpu/table.py`, `cuda/table.py`.
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from types import ModuleType
@@ -98,9 +98,8 @@ class KernelTable:
             workspace: uint8, exactly `workspace_bytes(...)`; kernels allocate nothing.
             scalars: the step scalars.
         """
-        own = getattr(op, self.device, None)
-        if own is not None:
-            own(workers, ins, outs, workspace, scalars)
+        if self.is_own(op):
+            getattr(op, self.device)(workers, ins, outs, workspace, scalars)
             return
         driver = self._row(op)
         if driver is None:
@@ -126,7 +125,11 @@ class KernelTable:
 
     def runs(self, op: Op) -> bool:
         """Whether the device can compute the operation."""
-        return hasattr(op, self.device) or self._row(op) is not None
+        return self.is_own(op) or self._row(op) is not None
+
+    def is_own(self, op: Op) -> bool:
+        """Whether the operation brings its own kernels, which may do anything."""
+        return getattr(op, self.device, None) is not None
 
     def load(self, ops: Iterable[Op]) -> None:
         """Imports the kernels of operations, which compiles them or reads them from the disk. Those
@@ -136,7 +139,7 @@ class KernelTable:
 
     def modules(self, ops: Iterable[Op]) -> list[str]:
         """The modules of operations' kernels; not of those that bring their own."""
-        rows = [self._row(op) for op in ops if getattr(op, self.device, None) is None]
+        rows = [self._row(op) for op in ops if not self.is_own(op)]
         names = {row.function.rpartition(".")[0] for row in rows if row}
         return sorted(_module_name(self.device, name) for name in names)
 
@@ -145,6 +148,27 @@ class KernelTable:
             if kind in self.rows:
                 return self.rows[kind]
         return None
+
+
+class WatchedScalars(Mapping[str, float | int]):
+    """Step scalars that note which of them are read.
+
+    Both devices work a call's kernels out once, and again where a scalar has changed that was read.
+    """
+
+    def __init__(self, scalars: Scalars):
+        self._scalars = scalars
+        self.read: dict[str, float | int] = {}
+
+    def __getitem__(self, name: str) -> float | int:
+        value = self.read[name] = self._scalars[name]
+        return value
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._scalars)
+
+    def __len__(self) -> int:
+        return len(self._scalars)
 
 
 @cache

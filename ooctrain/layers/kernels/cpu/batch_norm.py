@@ -20,13 +20,13 @@ import numpy as np
 
 from ooctrain.layers.batch_norm import BatchNormUpdate
 from ooctrain.layers.kernels.cpu.chunks import past_caches, row_chunk
+from ooctrain.layers.kernels.cpu.elementwise import fill
 from ooctrain.layers.kernels.cpu.partials import (
     channel_partials,
     channel_total,
     first_of_block,
     pixels_of_block,
 )
-from ooctrain.layers.kernels.cpu.runtime.copy import copy_unless_same
 from ooctrain.layers.kernels.cpu.runtime.kernel_jit import kernel
 from ooctrain.layers.kernels.cpu.runtime.pool import ThreadPool
 from ooctrain.layers.kernels.cpu.simd.simd import VL, vfma, vmax, vselect_gt, vsplat
@@ -222,16 +222,23 @@ def _grad_apply(
         store_fence()
 
 
-@kernel("void(f4[::1], f4[::1], f4[::1], f4[::1], f4, f4)")
-def _update_running(mean, var, running_mean, running_var, momentum, unbias):
-    for c in range(mean.size):
-        running_mean[c] += momentum * (mean[c] - running_mean[c])
-        running_var[c] += momentum * (var[c] * unbias - running_var[c])
+@kernel("void(f4[::1], f4[::1], f4[::1], f4[::1], f4[::1], f4[::1], f4, f4, i8, i8, i8)")
+def _update_running(
+    mean, var, old_mean, old_var, new_mean, new_var, momentum, unbias, lo, hi, thread
+):
+    for c in range(lo, hi):
+        new_mean[c] = old_mean[c] + momentum * (mean[c] - old_mean[c])
+        new_var[c] = old_var[c] + momentum * (var[c] * unbias - old_var[c])
 
 
-@kernel("void(f4[::1], f4[::1], f8)")
-def _inv_std(var, out, eps):
-    for c in range(var.size):
+@kernel("void(i8[::1], i8[::1], i8, i8, i8)")
+def _count(old, new, lo, hi, thread):
+    new[0] = old[0] + 1
+
+
+@kernel("void(f4[::1], f4[::1], f8, i8, i8, i8)")
+def _inv_std(var, out, eps, lo, hi, thread):
+    for c in range(lo, hi):
         out[c] = 1.0 / math.sqrt(var[c] + eps)
 
 
@@ -270,7 +277,7 @@ def finish_stats(
 
 def inv_std_of(pool: ThreadPool, var: Array, inv_std: Array, eps: float) -> None:
     """inv_std = 1 / sqrt(var + eps), for `apply` with the running variance (evaluation)."""
-    _inv_std(var, inv_std, eps)
+    pool.run(_inv_std, var.size, var.size, var, inv_std, eps)
 
 
 def grad_reduce(pool: ThreadPool, dy, x, mean, inv_std, dgamma, dbeta, mask, workspace) -> None:
@@ -320,7 +327,7 @@ def grad_apply(
     channels, rows = mean.size, x.size // mean.size
     if dgamma is None or dbeta is None:
         dgamma = dbeta = workspace[: mean.nbytes].view(np.float32)
-        dgamma[:] = 0
+        fill(pool, dgamma, 0.0)
     arrays = dy, (dy if mask is None else mask), x
     vectors = mean, inv_std, gamma, dgamma, dbeta
     past = channels % VL == 0 and past_caches(dx, dy, x)
@@ -330,32 +337,31 @@ def grad_apply(
 
 def update(pool: ThreadPool, op: BatchNormUpdate, ins: Arrays, outs: Arrays) -> None:
     """The running statistics behind those of this batch, by `update_running`."""
-    for old, new in zip(ins[2:], outs, strict=True):
-        copy_unless_same(old, new)
-    (mean, var), (running_mean, running_var, *count) = ins[:2], outs
-    settings = count[0] if count else None, op.momentum, op.rows
-    update_running(mean, var, running_mean, running_var, *settings)
+    mean, var, *before = ins
+    update_running(pool, mean, var, before, outs, op.momentum, op.rows)
 
 
 def update_running(
-    mean, var, running_mean, running_var, count, momentum: float | None, rows: int
+    pool: ThreadPool, mean, var, before: Arrays, after: Arrays, momentum: float | None, rows: int
 ) -> None:
-    """Moves the running statistics, in place, towards those of this batch, as torch does.
+    """Moves the running statistics towards those of this batch, as torch does.
 
     Args:
         mean, var: statistics of the batch, (C,), the variance biased (the running one is not).
-        running_mean, running_var: (C,), updated.
-        count: int64, one element, number of batches seen; incremented. None: not counted.
-        momentum: weight of this batch; None: 1 / count (cumulative average; needs `count`).
+        before: running mean and variance, (C,), and if they are counted the number of batches seen,
+            int64, one element.
+        after: written; may be those before.
+        momentum: weight of this batch; None: 1 / count (cumulative average; needs the count).
         rows: P, the number of values per channel.
     """
-    weight = momentum
-    if count is not None:
-        count += 1
-        if momentum is None:
-            weight = 1.0 / int(count.reshape(-1)[0])
-    unbias = rows / max(rows - 1, 1)
-    _update_running(mean, var, running_mean, running_var, weight, unbias)
+    (old_mean, old_var, *seen), (new_mean, new_var, *count) = before, after
+    if count:
+        pool.run(_count, 1, 1, *seen, *count)
+    if momentum is None:
+        pool.every_time()
+        momentum = 1.0 / int(count[0].reshape(-1)[0])
+    arrays, unbias = (old_mean, old_var, new_mean, new_var), rows / max(rows - 1, 1)
+    pool.run(_update_running, mean.size, mean.size, mean, var, *arrays, momentum, unbias)
 
 
 # y = (x - mean) * (gamma * inv_std) + beta, with known statistics. If x is in a cache, loading the

@@ -76,7 +76,7 @@ class KernelBlocking(Generic[Numbers]):
     Args:
         numbers: what the kernels read.
         size_floats: size of the workspace.
-        tables: int64 values that the driver writes to the front of the workspace.
+        tables: int64 values for the front of the workspace.
     """
 
     numbers: Numbers
@@ -85,15 +85,6 @@ class KernelBlocking(Generic[Numbers]):
 
 
 def views(blocking: KernelBlocking, workspace: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """The workspace as float32 and as int64, after writing the blocking's tables to its front."""
+    """The workspace as float32 and as int64."""
     space = workspace[: blocking.size_floats * 4]
-    tables = space.view(np.int64)
-    tables[: len(blocking.tables)] = blocking.tables
-    return space.view(np.float32), tables
-
-
-def write_bias(space: np.ndarray, at: int, channels: int, bias: np.ndarray | None) -> None:
-    """space[at :] = bias or zeros, then PANEL zeros, for kernels that read whole panels."""
-    space[at : at + channels + PANEL] = 0.0
-    if bias is not None:
-        space[at : at + channels] = bias
+    return space.view(np.float32), space.view(np.int64)

@@ -49,6 +49,7 @@ def add(
         old: the state before; None: nothing is summed yet. May lie where `state` does.
         state: written.
     """
+    pool.every_time()
     if old is None:
         state[:] = 0
     elif old.ctypes.data != state.ctypes.data:
@@ -83,6 +84,7 @@ def finish(
         ins: the state; what the operation reads that has no rows.
         workspace: uint8, room for a variance of each channel.
     """
+    pool.every_time()
     state, *vectors = ins
     match op:
         case BatchNormStats():
@@ -99,7 +101,7 @@ def finish(
                 space = _of_image(state, shape[0], n)
                 batch_norm.finish_grad_sums(pool, shape[1:], inv_std, dz_xhat, dz, space)
         case TotalLoss():
-            finish_losses(op, math.prod(shape), vectors, outs, state)
+            finish_losses(pool, op, math.prod(shape), vectors, outs, state)
         case ChannelSum():
             elementwise.finish_channel_sums(pool, shape, outs[0], state)
 
@@ -135,9 +137,10 @@ def total_loss(
     pool: ThreadPool, op: TotalLoss, ins: Arrays, outs: Arrays, workspace: Array
 ) -> None:
     """The loss, and what it is divided by where the labels say that."""
+    pool.every_time()
     workspace[:] = 0
     add_losses(op, ins[0].size, 0, ins, workspace)
-    finish_losses(op, ins[0].size, ins[2:] if op.counts else ins[1:], outs, workspace)
+    finish_losses(pool, op, ins[0].size, ins[2:] if op.counts else ins[1:], outs, workspace)
 
 
 def add_losses(op: TotalLoss, rows: int, start: int, ins: Arrays, state: Array) -> None:
@@ -158,7 +161,9 @@ def add_losses(op: TotalLoss, rows: int, start: int, ins: Arrays, state: Array) 
         weight[0] += valid_rows(others[0], op.ignore_index)
 
 
-def finish_losses(op: TotalLoss, rows: int, others: Arrays, outs: Arrays, state: Array) -> None:
+def finish_losses(
+    pool: ThreadPool, op: TotalLoss, rows: int, others: Arrays, outs: Arrays, state: Array
+) -> None:
     """What the operation gives.
 
     Args:
@@ -174,7 +179,7 @@ def finish_losses(op: TotalLoss, rows: int, others: Arrays, outs: Arrays, state:
             rest -= outs[1][part]
     elif others:
         factor = mean_factor(number_of(others[0]))
-    combine(partials, chunk_count(rows, reduction_chunk(rows)), factor, flat(outs[0]))
+    combine(pool, partials, chunk_count(rows, reduction_chunk(rows)), factor, outs[0])
 
 
 def _loss_parts(state: Array, rows: int) -> tuple[Array, Array, Array]:

@@ -183,6 +183,7 @@ def scale(pool: ThreadPool, x: Array, y: Array, factor: float) -> None:
 
 def scale_by(pool: ThreadPool, x: Array, factor: Array, y: Array) -> None:
     """y = factor * x, the factor being an array of one number. `y` may be `x`."""
+    pool.every_time()
     scale(pool, x, y, float(factor))
 
 

@@ -14,6 +14,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from ooctrain.layers.kernels.cpu import batch_norm
+from ooctrain.layers.kernels.cpu.elementwise import fill
 from ooctrain.layers.kernels.cpu.runtime.pool import ThreadPool
 from ooctrain.layers.kernels.cpu.workspace import vectors_bytes
 
@@ -36,7 +37,8 @@ def apply(
     """y = (x - mean) * (gamma * inv_std) + beta [+ residual] [then ReLU]; may be x or residual."""
     if gamma is None or beta is None:
         gamma, beta = _vectors(workspace, 2, x.shape[3])
-        gamma[:], beta[:] = 1, 0
+        fill(pool, gamma, 1.0)
+        fill(pool, beta, 0.0)
     for image, m, s, other, out in zip(x, mean, inv_std, _each(residual, x), y, strict=True):
         batch_norm.apply(pool, image, m, s, gamma, beta, out, other, relu)
 
@@ -60,7 +62,7 @@ def grad_apply(
     """
     if gamma is None:
         (gamma,) = _vectors(workspace, 1, x.shape[3])
-        gamma[:] = 1
+        fill(pool, gamma, 1.0)
     sums = sum_dz_xhat, sum_dz, dx, _each(mask, x)
     for g, image, m, s, *rest in zip(dy, x, mean, inv_std, *sums, strict=True):
         batch_norm.grad_apply(pool, g, image, m, s, gamma, *rest, over, workspace)

@@ -272,6 +272,7 @@ def slice_of(pool: ThreadPool, x: Array, y: Array, start: Index) -> None:
     if _has_kernel(x):
         slice_nhwc(pool, _nhwc(x), _nhwc(y), *_first(start))
     else:
+        pool.every_time()
         np.copyto(to_logical(y), _block(x, start, y))
 
 
@@ -280,6 +281,7 @@ def insert_into(pool: ThreadPool, part: Array, whole: Array, start: Index) -> No
     if _has_kernel(part):
         insert_nhwc(pool, _nhwc(part), _nhwc(whole), *_first(start))
     else:
+        pool.every_time()
         np.copyto(_block(whole, start, part), to_logical(part))
 
 
@@ -291,23 +293,25 @@ def embed(pool: ThreadPool, part: Array, whole: Array, start: Index) -> None:
 
 def insert(pool: ThreadPool, x: Array, part: Array, y: Array, start: Index) -> None:
     """y = x with the block at logical `start` = part. `y` may be `x`."""
-    copy_unless_same(x, y)
+    copy_unless_same(pool, x, y)
     insert_into(pool, part, y, start)
 
 
 def insert_add(pool: ThreadPool, x: Array, part: Array, y: Array, start: Index) -> None:
     """y = x with the block at logical `start` += part. `y` may be `x`."""
-    copy_unless_same(x, y)
+    copy_unless_same(pool, x, y)
     if _has_kernel(part):
         insert_add_nhwc(pool, _nhwc(part), _nhwc(y), *_first(start))
     else:
+        pool.every_time()
         block = _block(y, start, part)
         np.add(block, to_logical(part), out=block)
 
 
 def clear(pool: ThreadPool, x: Array, y: Array, start: Index, shape: Index) -> None:
     """y = x with the block of a logical shape at `start` = 0. `y` may be `x`."""
-    copy_unless_same(x, y)
+    pool.every_time()
+    copy_unless_same(pool, x, y)
     to_logical(y)[_region(start, shape)] = 0
 
 
@@ -326,9 +330,10 @@ def reshape(pool: ThreadPool, op: Reshape, ins: Arrays, outs: Arrays, workspace:
     """The same elements in the same logical order; from image to image by way of the workspace."""
     x, y = ins[0], outs[0]
     if op.keeps_memory_order:
-        copy_unless_same(x, y)
+        copy_unless_same(pool, x, y)
     elif x.dtype != np.float32:
         # The kernels know float32 only; images of whole numbers are rare: NumPy copies them.
+        pool.every_time()
         to_logical(y)[...] = to_logical(x).reshape(op.shape)
     elif logical_in_memory(op.source):
         nchw_to_nhwc(pool, x.reshape(op.shape), y)

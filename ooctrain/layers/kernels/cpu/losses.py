@@ -130,8 +130,8 @@ def _errors(x, target, squared, partials, chunk, lo, hi, thread):
     partials[lo // chunk] = total
 
 
-@kernel("void(f8[::1], i8, f8, f4[::1])")
-def combine(partials, chunks, factor, out):
+@kernel("void(f8[::1], i8, f8, f4[::1], i8, i8, i8)")
+def _combine(partials, chunks, factor, out, lo, hi, thread):
     """out = factor * the sum of the partial sums, in their order."""
     total = 0.0
     for chunk in range(chunks):
@@ -156,6 +156,7 @@ def cross_entropy(
     pool: ThreadPool, op: SoftmaxCrossEntropy, ins: Arrays, outs: Arrays, workspace: Array
 ) -> None:
     """The loss and the log-sum-exp of each row."""
+    pool.every_time()
     logits, labels, *divisor = ins
     loss, lse = outs
     each, partials = loss_parts(workspace, labels.size)
@@ -167,6 +168,7 @@ def cross_entropy_grad(
     pool: ThreadPool, op: SoftmaxCrossEntropyGrad, ins: Arrays, outs: Arrays
 ) -> None:
     """dlogits, which may be the logits."""
+    pool.every_time()
     logits, labels, lse, dloss, *divisor = ins
     scale = float(dloss.reshape(-1)[0]) * _row_factor(op, labels, divisor)
     softmax_cross_entropy_grad(pool, logits, labels, lse, outs[0], scale, op.ignore_index)
@@ -229,6 +231,7 @@ def mean_error_grad(pool: ThreadPool, x, target, dloss, dx, factor: float, absol
 
     `dx` may be `x`.
     """
+    pool.every_time()
     scale = float(dloss.reshape(-1)[0]) * factor
     args = x, target, dx, scale if absolute else 2 * scale, not absolute
     pool.run(_errors_grad, x.size, element_chunk(x.size), *args)
@@ -254,7 +257,12 @@ def _reduce(pool, range_kernel, arrays, out, factor, workspace) -> None:
     chunk = reduction_chunk(elements)
     partials = workspace[: workspace.size // 8 * 8].view(np.float64)
     pool.run(range_kernel, elements, chunk, *arrays, partials, chunk)
-    combine(partials, chunk_count(elements, chunk), factor, flat(out))
+    combine(pool, partials, chunk_count(elements, chunk), factor, out)
+
+
+def combine(pool: ThreadPool, partials: Array, chunks: int, factor: float, out: Array) -> None:
+    """out[0] = factor * the sum of the partial sums of so many chunks, in their order."""
+    pool.run(_combine, 1, 1, partials, chunks, factor, out)
 
 
 # Negative log-likelihood: from (rows, classes), labels and a weight for each class, a loss for each
@@ -370,6 +378,7 @@ def _error_each_grad(x, target, dy, squared, dx, lo, hi, thread):
 
 def write(pool: ThreadPool, target: Array, values: tuple[float, ...]) -> None:
     """target = values."""
+    pool.every_time()
     target[:] = values
 
 
@@ -377,6 +386,7 @@ def weighted_cross_entropy(
     pool: ThreadPool, op: WeightedCrossEntropy, ins: Arrays, outs: Arrays, workspace: Array
 ) -> None:
     """The loss, of all rows or of each, and the log-sum-exp of each row."""
+    pool.every_time()
     logits, labels, weights, *divisor = ins
     loss, lse = outs
     each, partials = loss_parts(workspace, labels.size)
@@ -393,6 +403,7 @@ def weighted_cross_entropy_grad(
     pool: ThreadPool, op: WeightedCrossEntropyGrad, ins: Arrays, outs: Arrays
 ) -> None:
     """dlogits, which may be the logits; dloss is one number, or one for each row."""
+    pool.every_time()
     logits, labels, weights, lse, dloss, *divisor = ins
     rows, classes = labels.size, weights.size
     factors = _factor(op, labels, weights, divisor), op.label_smoothing
@@ -416,6 +427,7 @@ def error_each_grad(
 
 def label_weight(pool: ThreadPool, op: LabelWeight, ins: Arrays, outs: Arrays) -> None:
     """The weight of the labels that count (1 each where there are no weights), / parts."""
+    pool.every_time()
     labels, *weights = ins
     if weights:
         counted = weight_of_labels(flat(labels), *weights, op.ignore_index, 0.0)

@@ -3,7 +3,10 @@
 The table `CPU` is the whole link between the operations (`layers/`) and their computation on cores.
 Whoever writes an operation adds a row here and one in `../cuda/table.py`. A function takes the
 pool, the inputs, the outputs, the attributes that its row names, and the workspace where there is a
-rule for it. Pure Python. Read next: `elementwise.py`, the simplest kernels; `../kernel_table.py`.
+rule for it. It only starts kernels, which are repeated without it in the steps that follow
+(`devices/cpu/launches.py`); one that looks at values, or computes some itself, calls
+`pool.every_time()`. Pure Python. Read next: `elementwise.py`, the simplest kernels;
+`../kernel_table.py`.
 """
 
 from __future__ import annotations

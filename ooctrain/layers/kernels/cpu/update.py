@@ -116,12 +116,12 @@ def _squares(g, partials, chunk, lo, hi, thread):
     partials[lo // chunk] = total
 
 
-@kernel("f8(f8[::1], i8)")
-def _sum_partials(partials, chunks):
+@kernel("void(f8[::1], i8, f4[::1], i8, i8, i8)")
+def _sum_partials(partials, chunks, out, lo, hi, thread):
     total = 0.0
     for chunk in range(chunks):
         total += partials[chunk]
-    return total
+    out[0] = total
 
 
 def sgd(pool: ThreadPool, w, g, m, w_out, m_out, factors: SgdFactors) -> None:
@@ -176,16 +176,18 @@ def sum_of_squares(pool: ThreadPool, g: Array, total: Array, workspace: Array) -
     """
     chunk, partials = reduction_chunk(g.size), workspace[: workspace.size // 8 * 8].view(np.float64)
     pool.run(_squares, g.size, chunk, g, partials, chunk)
-    total[...] = _sum_partials(partials, chunk_count(g.size, chunk))
+    pool.run(_sum_partials, 1, 1, partials, chunk_count(g.size, chunk), total)
 
 
 def clip_factor(
     pool: ThreadPool, op: ClipFactor, squares: Sequence[Array], outs: Sequence[Array]
 ) -> None:
     """The factor for all gradients: a few numbers, so its definition computes it."""
+    pool.every_time()
     outs[0][...] = op.reference(*squares, scalars={})[0]
 
 
 def clip_value(pool: ThreadPool, x: Array, y: Array, limit: float) -> None:
     """y = x limited to [-limit, limit]. `y` may be `x`."""
+    pool.every_time()
     np.clip(x, np.float32(-limit), np.float32(limit), out=y)

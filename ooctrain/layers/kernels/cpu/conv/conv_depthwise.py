@@ -16,6 +16,7 @@ import numpy as np
 from ooctrain.layers.conv2d import ConvShape
 from ooctrain.layers.kernels.cpu.chunks import chunk_count, row_chunk
 from ooctrain.layers.kernels.cpu.conv import conv_workspace
+from ooctrain.layers.kernels.cpu.elementwise import fill
 from ooctrain.layers.kernels.cpu.layout import transpose
 from ooctrain.layers.kernels.cpu.runtime.kernel_jit import inner, kernel
 from ooctrain.layers.kernels.cpu.runtime.pool import ThreadPool
@@ -124,7 +125,7 @@ def forward(pool: ThreadPool, shape: ConvShape, x, w, bias, y, workspace) -> Non
     top, _, left, _ = shape.padding
     if bias is None:
         bias = zeros[: shape.c]
-        bias[:] = 0
+        fill(pool, bias, 0.0)
     down = shape.stride[0], -top, shape.dilation[0], 1
     across = shape.stride[1], -left, shape.dilation[1], 1
     sizes = shape.h, shape.w, shape.oh, shape.ow, shape.r, shape.s, shape.c
@@ -139,7 +140,7 @@ def grad_input(
     """dx: for each input pixel the sum of dy times the weight of the tap that read it."""
     table, zeros = _table(pool, shape, w, workspace)
     top, _, left, _ = shape.padding
-    zeros[: shape.c] = 0
+    fill(pool, zeros[: shape.c], 0.0)
     down = 1, top, -shape.dilation[0], shape.stride[0]
     across = 1, left, -shape.dilation[1], shape.stride[1]
     sizes = shape.oh, shape.ow, shape.h, shape.w, shape.r, shape.s, shape.c

@@ -16,7 +16,7 @@ from __future__ import annotations
 from numba import types
 
 from ooctrain.layers.conv2d import ConvShape
-from ooctrain.layers.kernels.cpu.blocking import PANEL, chunk_items, views, write_bias
+from ooctrain.layers.kernels.cpu.blocking import PANEL, chunk_items, views
 from ooctrain.layers.kernels.cpu.conv.brgemm import (
     COLUMNS,
     MR,
@@ -40,6 +40,8 @@ from ooctrain.layers.kernels.cpu.padded_windows import (
     copy_window,
     pack_columns,
     pack_transposed,
+    write_bias,
+    write_table,
 )
 from ooctrain.layers.kernels.cpu.partials import add_parts
 from ooctrain.layers.kernels.cpu.runtime.kernel_jit import inner, kernel
@@ -246,7 +248,8 @@ def _correlate(x, w, y, space, tables, p, lo, hi, thread):
 def _run_correlation(pool, shape, blocking, source, w, bias, target, workspace) -> None:
     space, tables = views(blocking, workspace)
     p = blocking.numbers
-    write_bias(space, p.bias_at, p.out_c, bias)
+    write_table(pool, tables, blocking.tables)
+    write_bias(pool, space, p.bias_at, p.out_c, bias)
     source, w, target = source.reshape(-1), w.reshape(-1), target.reshape(-1)
     if not p.private:
         panels = p.phases * p.panels * p.groups
@@ -274,6 +277,7 @@ def grad_weight(pool: ThreadPool, shape: ConvShape, x, dy, dw, workspace) -> Non
     blocking = grad_weight_blocking(shape, pool.threads)
     space, tables = views(blocking, workspace)
     p = blocking.numbers
+    write_table(pool, tables, blocking.tables)
     flat = dw.reshape(-1)
     chunk = chunk_items(p.items, shape.flops)
     pool.run(

@@ -15,7 +15,7 @@ from __future__ import annotations
 from numba import types
 
 from ooctrain.layers.conv2d import ConvShape
-from ooctrain.layers.kernels.cpu.blocking import PANEL, chunk_items, views, write_bias
+from ooctrain.layers.kernels.cpu.blocking import PANEL, chunk_items, views
 from ooctrain.layers.kernels.cpu.conv.brgemm import (
     COLUMNS,
     MR,
@@ -36,6 +36,7 @@ from ooctrain.layers.kernels.cpu.conv.winograd_transforms import (
     transform_output,
     transform_panel,
 )
+from ooctrain.layers.kernels.cpu.padded_windows import write_bias, write_table
 from ooctrain.layers.kernels.cpu.partials import add_parts
 from ooctrain.layers.kernels.cpu.runtime.kernel_jit import inner, kernel
 from ooctrain.layers.kernels.cpu.runtime.pool import ThreadPool
@@ -222,7 +223,7 @@ def _run_correlation(pool, blocking, source, w, bias, target, workspace) -> None
     space, tables = views(blocking, workspace)
     p = blocking.numbers
     # Products start from the zeros behind the bias, which is added after the last transform.
-    write_bias(space, p.bias_at, p.out_c, bias)
+    write_bias(pool, space, p.bias_at, p.out_c, bias)
     source, w, target = source.reshape(-1), w.reshape(-1), target.reshape(-1)
     product_flops = 2 * p.planes * p.tiles * p.in_c * p.out_c
     chunk = chunk_items(p.items, product_flops)
@@ -253,7 +254,7 @@ def grad_weight(pool: ThreadPool, shape: ConvShape, x, dy, dw, workspace, m: int
     blocking = grad_weight_blocking(shape, m, pool.threads)
     space, tables = views(blocking, workspace)
     p, flat = blocking.numbers, dw.reshape(-1)
-    tables[p.table_at] = 0
+    write_table(pool, tables[p.table_at :], (0,))
     chunk = chunk_items(p.items, 2 * p.planes * p.tiles * p.in_c * p.out_c)
     pool.run(_grad_weight, p.items, chunk, x.reshape(-1), dy.reshape(-1), flat, space, tables, p)
     add_parts(pool, space, p, flat)

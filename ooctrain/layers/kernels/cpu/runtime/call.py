@@ -6,7 +6,9 @@ every array, which takes longer than a small kernel. Here, one compiled function
 and unpacks the arguments as the kernel's recipe (`entry.py`) describes them. If an argument has any
 other type, the function does nothing and returns REFUSED; the caller (`pool.py`) then uses Numba's
 dispatcher, which converts the argument or raises. An array that the recipe calls flat may have any
-number of dimensions. Source: Python/C API reference, METH_FASTCALL. Read next: `entry.py`.
+number of dimensions. What is called in every step is unpacked once (`pack`), and from then on only
+the addresses of its arrays are filled in (`repeat`). Source: Python/C API reference,
+METH_FASTCALL. Read next: `entry.py`.
 """
 
 from __future__ import annotations
@@ -14,6 +16,7 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Callable
 from functools import lru_cache
+from typing import NamedTuple
 
 import numba
 import numpy as np
@@ -24,6 +27,7 @@ from numba.extending import intrinsic
 
 from ooctrain.layers.kernels.cpu.runtime.entry import (
     ARGUMENT_WORDS,
+    ARRAY_HEAD,
     ARRAY_TYPE,
     BLOCK_WORDS,
     COUNT,
@@ -31,6 +35,13 @@ from ooctrain.layers.kernels.cpu.runtime.entry import (
     ENTRY,
     FIRST,
     FUNCTION,
+    KEPT_ARRAY_WORDS,
+    KEPT_ARRAYS,
+    KEPT_CHUNK,
+    KEPT_COUNT,
+    KEPT_ENTRY,
+    KEPT_FUNCTION,
+    KEPT_ITEMS,
     REFUSED,
     SINGLE,
     TRUTH,
@@ -102,8 +113,6 @@ def array_extent(array, dimension):
 # Unpacking and starting.
 
 _FASTCALL = 0x80
-# Words of an array before its extents and strides.
-_ARRAY_HEAD = 5
 
 
 @intrinsic
@@ -123,7 +132,7 @@ def _put_array(block, place, array, dimensions, item_bytes):
 
     With one dimension: the elements of the array, whatever its shape.
     """
-    extents, size = place + _ARRAY_HEAD, 1
+    extents, size = place + ARRAY_HEAD, 1
     for d in range(array_dimensions(array) - 1, -1, -1):
         if dimensions > 1:
             put_at(block, extents + d, array_extent(array, d))
@@ -156,25 +165,25 @@ def _put_number(block, place, kind, number):
 
 @inner
 def _unpack(recipe, arguments, block):
-    """Writes all arguments where the kernel's entry reads them; False if one is not what the recipe
-    says.
+    """Writes all arguments where the kernel's entry reads them; returns how many words they take,
+    -1 if one is not what the recipe says.
     """
     if tuple_length(arguments) != word_at(recipe, COUNT):
-        return False
+        return -1
     place, at = 0, FIRST
     for which in range(word_at(recipe, COUNT)):
         argument = tuple_item(arguments, which)
         kind, what = word_at(recipe, at), word_at(recipe, at + 1)
         if kind > 0:
             if not is_array(argument, word_at(recipe, ARRAY_TYPE), what):
-                return False
+                return -1
             if kind > 1 and array_dimensions(argument) != kind:
-                return False
+                return -1
             _put_array(block, place, argument, kind, word_at(recipe, at + 2))
-            place += _ARRAY_HEAD + 2 * kind
+            place += ARRAY_HEAD + 2 * kind
         elif kind == TUPLE:
             if tuple_length(argument) != what:
-                return False
+                return -1
             for member in range(what):
                 put_at(block, place + member, whole_of(tuple_item(argument, member)))
             place += what
@@ -182,22 +191,50 @@ def _unpack(recipe, arguments, block):
             _put_number(block, place, kind, argument)
             place += 1
         at += ARGUMENT_WORDS
-    return an_error_is_set() == 0
+    return place if an_error_is_set() == 0 else -1
 
 
 @callback("i8(i8, i8, i8)")
 def _start(self, arguments, count):
-    """See `start_function`. The parameters are those of a C function of Python's: `self` (unused),
-    the address of the arguments, how many there are.
+    """See `Starter`. The parameters are those of a C function of Python's: `self` (unused), the
+    address of the arguments, how many there are.
     """
     recipe, team = whole_of(word_at(arguments, 0)), whole_of(word_at(arguments, 1))
     items, chunk = whole_of(word_at(arguments, 2)), whole_of(word_at(arguments, 3))
     order, block = whole_of(word_at(arguments, 4)), _block_on_stack()
-    if recipe == 0 or not _unpack(recipe, word_at(arguments, 5), block):
+    if recipe == 0 or _unpack(recipe, word_at(arguments, 5), block) < 0:
         forget_errors()
         return new_whole(REFUSED)
     state = release_gil()
     entry, function = word_at(recipe, ENTRY), word_at(recipe, FUNCTION)
+    outcome = run_job(team, entry, function, block, items, chunk, order)
+    take_gil(state)
+    return new_whole(outcome)
+
+
+@callback("i8(i8, i8, i8)")
+def _pack(self, arguments, count):
+    """See `Starter`."""
+    recipe, block = whole_of(word_at(arguments, 0)), whole_of(word_at(arguments, 1))
+    words = _unpack(recipe, word_at(arguments, 2), block)
+    if words < 0:
+        forget_errors()
+    return new_whole(words)
+
+
+@callback("i8(i8, i8, i8)")
+def _repeat(self, arguments, count):
+    """See `Starter`."""
+    kept, team = whole_of(word_at(arguments, 0)), whole_of(word_at(arguments, 1))
+    order, addresses = whole_of(word_at(arguments, 2)), word_at(arguments, 3)
+    behind = KEPT_ARRAYS + KEPT_ARRAY_WORDS * word_at(kept, KEPT_COUNT)
+    block = kept + 8 * behind
+    for at in range(KEPT_ARRAYS, behind, KEPT_ARRAY_WORDS):
+        start = whole_of(tuple_item(addresses, word_at(kept, at + 1)))
+        put_at(block, word_at(kept, at), start + word_at(kept, at + 2))
+    entry, function = word_at(kept, KEPT_ENTRY), word_at(kept, KEPT_FUNCTION)
+    items, chunk = word_at(kept, KEPT_ITEMS), word_at(kept, KEPT_CHUNK)
+    state = release_gil()
     outcome = run_job(team, entry, function, block, items, chunk, order)
     take_gil(state)
     return new_whole(outcome)
@@ -214,25 +251,41 @@ class _MethodDef(ctypes.Structure):
     )
 
 
-@lru_cache(maxsize=1)
-def _definition() -> _MethodDef:
-    """The description of `start`; cached because Python keeps its address."""
-    return _MethodDef(b"start", _start.address, _FASTCALL, None)
-
-
-def start_function() -> Callable[..., int]:
-    """`start(recipe, team, items, chunk, order, arguments)`, callable from Python.
+class Starter(NamedTuple):
+    """Compiled functions, callable from Python. All but `arguments` and `addresses` are numbers.
 
     Args:
-        recipe: address of the kernel's recipe, or 0.
-        team: address of a team's words.
-        items, chunk: chunk i is [i * chunk, (i + 1) * chunk), the last one shorter.
-        order: address of the numbers of all chunks in the order to draw them, or 0.
-        arguments: a tuple, of all arguments that come before `lo, hi, thread`.
-
-    It returns what `fork_join.run_job` says, or REFUSED.
+        start: start(recipe, team, items, chunk, order, arguments) runs a kernel.
+            recipe: address of the kernel's recipe, or 0.
+            team: address of a team's words.
+            items, chunk: chunk i is [i * chunk, (i + 1) * chunk), the last one shorter.
+            order: address of the numbers of all chunks in the order to draw them, or 0.
+            arguments: a tuple, of all arguments that come before `lo, hi, thread`.
+            It returns what `fork_join.run_job` says, or REFUSED.
+        pack: pack(recipe, block, arguments) writes the arguments where an entry reads them, from
+            the address `block` on; returns how many words they take, -1 if one is not what the
+            recipe says.
+        repeat: repeat(kept, team, order, addresses) runs a kernel with arguments that are packed.
+            kept: address of the words of a `kept.KernelCall`.
+            addresses: a tuple, of the arrays that its arguments lie in.
+            It returns what `fork_join.run_job` says.
     """
+
+    start: Callable[..., int]
+    pack: Callable[..., int]
+    repeat: Callable[..., int]
+
+
+@lru_cache(maxsize=1)
+def _definitions() -> tuple[_MethodDef, ...]:
+    """The descriptions of these functions; cached because Python keeps their addresses."""
+    codes = {b"start": _start, b"pack": _pack, b"repeat": _repeat}
+    return tuple(_MethodDef(name, code.address, _FASTCALL, None) for name, code in codes.items())
+
+
+def starter() -> Starter:
+    """The functions by which a pool starts kernels."""
     new = ctypes.pythonapi.PyCFunction_NewEx
     new.argtypes = (ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p)
     new.restype = ctypes.py_object
-    return new(ctypes.addressof(_definition()), None, None)
+    return Starter(*(new(ctypes.addressof(known), None, None) for known in _definitions()))

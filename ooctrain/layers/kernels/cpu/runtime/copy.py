@@ -9,22 +9,25 @@ from __future__ import annotations
 
 import numpy as np
 
-from ooctrain.layers.kernels.cpu.runtime.kernel_jit import kernel
+from ooctrain.layers.kernels.cpu.chunks import element_chunk
+from ooctrain.layers.kernels.cpu.runtime.kernel_jit import inner, kernel
+from ooctrain.layers.kernels.cpu.runtime.pool import ThreadPool
 from ooctrain.layers.kernels.cpu.simd.simd_memory import (
     address_of,
     copy_line,
     store_fence,
     stream_line,
 )
+from ooctrain.step.op import FLOAT_BYTES
 
 LINE = 64
 #: Copies below this go through the caches, since they evict little.
 SMALL_BYTES = 2 << 20
 
 
-@kernel("void(u1[::1], u1[::1])")
-def stream_copy(dst, src):
-    """dst[:] = src[:], as much as dst holds; `src` is at least as long, and they do not overlap."""
+@inner
+def _copy(dst, src):
+    """dst[:] = src[:], as much as dst holds."""
     size = dst.size
     head = min(-address_of(dst) % LINE, size)
     for i in range(head):
@@ -41,7 +44,20 @@ def stream_copy(dst, src):
     store_fence()
 
 
-def copy_unless_same(x: np.ndarray, y: np.ndarray) -> None:
-    """y = x, for arrays of equal size; nothing to do where y lies on the storage of x."""
+@kernel("void(u1[::1], u1[::1])")
+def stream_copy(dst, src):
+    """dst[:] = src[:], as much as dst holds; `src` is at least as long, and they do not overlap."""
+    _copy(dst, src)
+
+
+@kernel("void(u1[::1], u1[::1], i8, i8, i8)")
+def _copy_part(dst, src, lo, hi, thread):
+    _copy(dst[lo:hi], src[lo:hi])
+
+
+def copy_unless_same(pool: ThreadPool, x: np.ndarray, y: np.ndarray) -> None:
+    """y = x, for arrays of one type and size; nothing to do where y lies on the storage of x."""
     if x.ctypes.data != y.ctypes.data:
-        np.copyto(y.reshape(-1), x.reshape(-1))
+        dst, src = (array.reshape(-1).view(np.uint8) for array in (y, x))
+        chunk = FLOAT_BYTES * element_chunk(dst.size // FLOAT_BYTES)
+        pool.run(_copy_part, dst.size, chunk, dst, src)

@@ -29,6 +29,8 @@ from ooctrain.layers.kernels.cpu.simd.simd import I32, I64
 _RANGE = 3  # the arguments lo, hi, thread, which do not come from the block
 #: Type of an entry, of (function, block, lo, hi, thread); it returns 0 unless the kernel raised.
 ENTRY_TYPE = ir.FunctionType(I32, [I64] * 5)
+#: Words of an array among the arguments before its extents and strides; the last is its address.
+ARRAY_HEAD = 5
 #: Room for the arguments of one call, words of eight bytes each.
 BLOCK_WORDS = 256
 
@@ -50,6 +52,12 @@ _NUMBERS = {
     types.float32: SINGLE,
     types.boolean: TRUTH,
 }
+
+# A call that is kept (`kept.py`): addresses of the entry and of the kernel, its items, those of a
+# chunk; how many arrays there are; for each of them the word of its address among the arguments, in
+# which array of the operation it lies and how far within; then the arguments.
+KEPT_ENTRY, KEPT_FUNCTION, KEPT_ITEMS, KEPT_CHUNK, KEPT_COUNT, KEPT_ARRAYS = range(6)
+KEPT_ARRAY_WORDS = 3
 
 
 @cache
@@ -77,6 +85,18 @@ def recipe_address(function: Callable) -> int:
     """Where the recipe of `function` lies, for good; 0 if it has none."""
     recipe = recipe_of(function)
     return 0 if recipe is None else recipe.ctypes.data
+
+
+def array_places(function: Callable) -> list[tuple[int, int]]:
+    """(which argument, where its words begin) of each array among the packed arguments."""
+    recipe, places, place = recipe_of(function), list[tuple[int, int]](), 0
+    words = [] if recipe is None else recipe.tolist()
+    for which, at in enumerate(range(FIRST, len(words), ARGUMENT_WORDS)):
+        kind, what = words[at : at + 2]
+        if kind > 0:
+            places.append((which, place))
+        place += ARRAY_HEAD + 2 * kind if kind > 0 else what if kind == TUPLE else 1
+    return places
 
 
 def flat_arguments(function: Callable) -> tuple[int, ...]:

@@ -36,6 +36,8 @@ from ooctrain.layers.kernels.cpu.runtime.entry import (
 if TYPE_CHECKING:
     from types import ModuleType
 
+    from ooctrain.layers.kernels.cpu.runtime.kept import KernelCall
+
 #: How long an idle worker watches for the next kernel before it sleeps; a kernel follows another
 #: after some tens of microseconds, and to wake a sleeper takes as long.
 SPIN_US = 60
@@ -53,7 +55,7 @@ class ThreadPool:
         self.threads = threads
         self._shuffle = random.Random(shuffle_seed) if shuffle_seed is not None else None
         self._team = Team(threads) if os.name == "posix" else None
-        self._start = _refuse if self._team is None else self._team.start
+        self._start = _refuse if self._team is None else self._team.starter.start
         self._words_at = 0 if self._team is None else self._team.words_at
 
     def run(self, function: Callable, items: int, chunk: int, *args: object) -> None:
@@ -76,6 +78,34 @@ class ThreadPool:
         elif outcome == MOVED and self._team is not None:
             self._team.keep_off_caller()
 
+    def every_time(self) -> None:
+        """Says that the function which calls it looks at values, or computes some itself: repeating
+        its kernels alone would not do the same, so it must be called in every step."""
+
+    def pack(self, recipe: np.ndarray, block: np.ndarray, args: tuple) -> int:
+        """Writes a kernel's arguments to a block; returns how many words they take, -1 where they
+        cannot be packed."""
+        if self._team is None:
+            return -1
+        return self._team.starter.pack(recipe.ctypes.data, block.ctypes.data, args)
+
+    def repeat(self, call: KernelCall, addresses: tuple[int, ...]) -> int | None:
+        """Runs a kernel that a `KernelRecorder` has kept; the pool must be open.
+
+        Args:
+            addresses: where the arrays of the operation lie now.
+
+        Returns:
+            The number of a chunk whose kernel raised; None: all is done.
+        """
+        assert self._team is not None, "nothing is kept without a team"
+        order = None if self._shuffle is None else shuffled(call.chunks, self._shuffle)
+        where = 0 if order is None else order.ctypes.data
+        outcome = self._team.starter.repeat(call.at, self._words_at, where, addresses)
+        if outcome == MOVED:
+            self._team.keep_off_caller()
+        return -1 - outcome if outcome < DONE else None
+
     def close(self) -> None:
         """Ends the workers; what is run afterwards, the caller does alone."""
         if self._team is not None:
@@ -91,8 +121,8 @@ class Team:
         threads: 1 or more; one of them is the caller.
 
     Attributes:
-        start: see `call.start_function`.
-        words_at: address of the words, an argument of `start`.
+        starter: the functions of `call.py`.
+        words_at: address of the words, an argument of them.
     """
 
     def __init__(self, threads: int):
@@ -100,7 +130,7 @@ class Team:
         from ooctrain.layers.kernels.cpu.runtime import call, fork_join
 
         self._words = words = _aligned_words(fork_join.words_of(threads))
-        self.start, self.words_at = call.start_function(), words.ctypes.data
+        self.starter, self.words_at = call.starter(), words.ctypes.data
         self._processors = _processors()
         # Timed even where no worker will spin: the first call with these words makes Numba import
         # modules. Were it a worker's, a child forked meanwhile would inherit a locked import lock.
@@ -150,7 +180,7 @@ def shuffled(chunks: int, dice: random.Random) -> np.ndarray:
 
 
 def _refuse(*_: object) -> int:
-    """In place of `call.start` where there is no team."""
+    """In place of `start` where there is no team."""
     return REFUSED
 
 
