@@ -209,11 +209,11 @@ SURVIVORS: dict[str, Survivor] = {
         "crashes", (checkpoint, "_keep_previous", _LINKED, _LINKED.replace("link", "replace")),
         {
             "the old file goes first": (
-                checkpoint, "save", "_keep_previous(target, keep)",
+                checkpoint, "put_in_place", "_keep_previous(target, keep)",
                 "_keep_previous(target, keep); target.unlink(missing_ok=True)",
             ),
             "the new one is its own previous one": (
-                checkpoint, "save",
+                checkpoint, "put_in_place",
                 "_keep_previous(target, keep)\n        os.replace(temporary, target)",
                 "os.replace(temporary, target); _keep_previous(target, keep)",
             ),
