@@ -36,19 +36,16 @@ class Slice(Op):
 
     @staticmethod
     def of(full: Index, keys: Sequence[slice]) -> Slice:
-        """The slice that `x[keys]` means, x of shape `full`. Raises ShapeError for other keys."""
-        fits = len(keys) <= len(full) and all(
-            isinstance(key, slice) and key.step in (None, 1) for key in keys
-        )
-        if not fits:
+        """The slice that `x[keys]` means, x of shape `full`, with a key for each axis. Raises
+        ShapeError: a step other than 1.
+        """
+        if any(key.step not in (None, 1) for key in keys):
             raise ShapeError(
                 "a tensor takes slices with step 1 only",
                 fix="x[0:8] or x[:, :3]; for other steps index the batch in NumPy",
             )
-        bounds = [key.indices(extent)[:2] for key, extent in zip(keys, full, strict=False)]
-        bounds += [(0, extent) for extent in full[len(keys) :]]
-        start, stop = (tuple(b[i] for b in bounds) for i in (0, 1))
-        return Slice(full, start, tuple(b - a for a, b in zip(start, stop, strict=True)))
+        bounds = [key.indices(extent)[:2] for key, extent in zip(keys, full, strict=True)]
+        return Slice(full, tuple(lo for lo, _ in bounds), tuple(hi - lo for lo, hi in bounds))
 
     def infer(self, x: Spec) -> tuple[Spec, ...]:
         require(x.shape == self.full, f"slice: made for shape {self.full}", x)

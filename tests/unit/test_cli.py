@@ -591,8 +591,13 @@ def test_doctor_survives_broken_checks(run, monkeypatch, tmp_path):
     status, out, _ = run("doctor", "--json", str(path))
     assert status == 1
     assert "a broken installation" in out
-    levels = {check["name"]: check["level"] for check in json.loads(path.read_text())["checks"]}
-    assert levels == {"first": "fail", "Python": "ok"}
+    checks = json.loads(path.read_text())["checks"]
+    assert {c["name"]: c["level"] for c in checks} == {"first": "fail", "Python": "ok"}
+    first, how, second, last = out.splitlines()
+    assert (first.split()[:2], second.split()[:2]) == (["fail", "first"], ["ok", "Python"])
+    assert how.split(" -> ")[1] == checks[0]["fix"]
+    assert len({first.index(checks[0]["text"]), second.index(checks[1]["text"]), how.index("->")}) == 1
+    assert last.split()[:3] == ["1", "of", "2"]
 
 
 def test_a_package_that_is_installed_and_broken_is_found(monkeypatch, tmp_path):

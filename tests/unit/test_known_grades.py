@@ -10,9 +10,11 @@ from __future__ import annotations
 
 import ast
 import csv
+import hashlib
 import json
 import random
 import zipfile
+from base64 import urlsafe_b64encode
 from contextlib import nullcontext
 
 import pytest
@@ -33,7 +35,7 @@ from ooctrain.course.autograders.notebook_graders import (
 from ooctrain.course.checks import LAST_BYTES, run_tests
 from ooctrain.course.classroom import Graded, item_statistics, leaderboard, write_class
 from ooctrain.course.grade import Grade, Row, grade
-from ooctrain.course.handout import stripped_files, write_course_wheel
+from ooctrain.course.handout import PACKAGE, stripped_files, write_course_wheel
 from ooctrain.course.hunt import BUGS, hunt_with, planted
 from ooctrain.course.rubric import RUBRIC, read_rubric
 
@@ -370,6 +372,7 @@ def test_what_a_course_wheel_leaves_out_and_brings(assignment, tmp_path):
     with zipfile.ZipFile(wheel) as packed:
         pars = json.loads(packed.read("ooctrain/course/known_par.json"))
         names = packed.namelist()
+        contents = {name: packed.read(name) for name in names}
         left = packed.read("ooctrain/sched/planners/lru.py").decode()
         entries = packed.infolist()
         about = next(name for name in names if name.endswith("/RECORD"))
@@ -379,7 +382,13 @@ def test_what_a_course_wheel_leaves_out_and_brings(assignment, tmp_path):
     assert "ooctrain.course.assignments" not in left
     assert [row[0] for row in record] == names
     assert record[-1][1:] == ["", ""]
-    assert all(row[1].startswith("sha256=") and "=" not in row[1][7:] for row in record[:-1])
+    assert len(contents) == len(names)
+    for name, digest, size in record[:-1]:
+        said = urlsafe_b64encode(hashlib.sha256(contents[name]).digest()).decode().rstrip("=")
+        assert (digest, int(size)) == (f"sha256={said}", len(contents[name]))
+    there = {p.relative_to(PACKAGE.parent).as_posix(): p for p in PACKAGE.rglob("*.py")}
+    others = [name for name, path in there.items() if contents[name] != path.read_bytes()]
+    assert others == ["ooctrain/sched/planners/lru.py"]
     assert {entry.external_attr >> 16 for entry in entries} == {0o644}
     assert {entry.compress_type for entry in entries} == {zipfile.ZIP_DEFLATED}
     assert not [name for name in names if "__pycache__" in name or name.endswith(".pyc")]
