@@ -75,6 +75,9 @@ class Court:
         mutants: to be tried.
         tests: that judge; the other plugin.
         tell: gets each verdict as it is found.
+
+    Attributes:
+        waiting: those that not all stages have judged: the time was up.
     """
 
     mutants: Sequence[Mutant]
@@ -82,6 +85,7 @@ class Court:
     terms: Terms
     tell: Callable[[Verdict], None]
     verdicts: dict[Mutant, Verdict] = field(default_factory=dict)
+    waiting: set[Mutant] = field(default_factory=set)
     _alone: dict[str, bool] = field(default_factory=dict)
 
     def pytest_collection(self) -> None:
@@ -108,6 +112,8 @@ class Court:
                 late = time.monotonic() >= self.terms.until or number < self.terms.first
                 if verdict is None and not late:
                     verdict = self._tried(mutant, stage)
+                if verdict is None:
+                    self.waiting.add(mutant)
                 if verdict is not None:
                     self.verdicts[mutant] = _together(before, verdict)
                     self.tell(self.verdicts[mutant])

@@ -459,3 +459,77 @@ def test_the_first_reason_of_a_hunt_counts():
 
 def test_every_row_is_of_a_test():
     assert len(known.whose("grades")) == 14 + len(ASSIGNMENTS)
+
+
+# Commands
+
+
+def tree_of(path):
+    """{path below a folder: content}, of files in a zip too."""
+    if path.is_file():
+        with zipfile.ZipFile(path) as packed:
+            return {name: packed.read(name) for name in packed.namelist()}
+    files = [file for file in path.rglob("*") if file.is_file()]
+    return {file.relative_to(path).as_posix(): file.read_bytes() for file in files}
+
+
+@pytest.mark.parametrize(
+    ("kind", "name", "write"),
+    [("gradescope", "small-gradescope.zip", write_zip), ("otter", "small-otter", write_otter),
+     ("nbgrader", "small-nbgrader", write_nbgrader)],
+)  # fmt: skip
+def test_an_autograder_by_its_command(kind, name, write, assignment, tmp_path, monkeypatch, capsys):
+    """Without a folder and a seed it has a name, and a seed that it prints."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "file").write_text("")
+    assert main(["course", kind, str(assignment)]) == 0
+    written, seed, *patience = capsys.readouterr().out.splitlines()
+    assert written.split()[1] == name
+    assert len(patience) == (kind == "nbgrader")
+    number = int(seed.split()[-1])
+    assert main(["course", kind, str(assignment), "--seed", str(number), "--out", "again"]) == 0
+    write(tmp_path / "third", read_rubric(assignment), number)
+    assert tree_of(tmp_path / name) == tree_of(tmp_path / "again") == tree_of(tmp_path / "third")
+    assert main(["course", kind, str(assignment), "--out", "file/below"]) == 2
+    assert main(["course", kind, str(assignment), "--seed", "-1"]) == 2
+    other = tmp_path / "fourth"
+    write(other, read_rubric(assignment), number + 1)
+    assert tree_of(other) != tree_of(tmp_path / "third")
+
+
+def test_assignments_are_listed_and_copied(assignment, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "200")
+    assert main(["course", "list"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    for name in ASSIGNMENTS:
+        (line,) = [line.split() for line in lines if line.split()[:1] == [name]]
+        assert float(line[-1]) == read_rubric(folder_of(name)).most_points
+    (assignment / "__pycache__").mkdir(exist_ok=True)
+    assert main(["course", "copy", str(assignment), "--out", "mine"]) == 0
+    there = {name: text for name, text in tree_of(assignment).items() if "__pycache__" not in name}
+    assert tree_of(tmp_path / "mine") == there
+    assert main(["course", "copy", str(assignment), "--out", "mine"]) == 2
+
+
+@pytest.mark.parametrize("what", ["a text.pdf", "a folder"])
+def test_a_hand_in_without_a_file_is_graded_with_a_reason(what, assignment, tmp_path, capsys):
+    handed, found, results = tmp_path / what, tmp_path / "found.json", tmp_path / "results.json"
+    handed.mkdir() if "folder" in what else handed.write_text("%PDF")
+    command = ["grade", str(assignment), str(handed), "--json", str(found), "--seed", "9"]
+    assert main([*command, "--gradescope", str(results)]) == 4
+    said = json.loads(found.read_text())
+    whole = read_rubric(assignment).most_points
+    (row,) = said["rows"]
+    assert (row["kind"], row["points"], row["most_points"]) == ("file", 0, whole)
+    assert row["reason"]
+    facts = [said[key] for key in ("assignment", "submission", "seed", "points", "passed", "error")]
+    assert facts == [str(assignment), str(handed), 9, 0, False, None]
+    assert (said["most_points"], said["pass_points"], said["isolation"]) == (whole, 40, [])
+    assert json.loads(results.read_text())["score"] == 0
+    assert capsys.readouterr().out.splitlines()[-1].split()[:4] == [
+        "0",
+        "of",
+        f"{whole:g}",
+        "points,",
+    ]
