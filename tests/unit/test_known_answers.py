@@ -420,18 +420,6 @@ class Overlaps(Bump):
         raise AssertionError("never right")
 
 
-def planner():
-    return Slow()
-
-
-def bands():
-    return Bands()
-
-
-def law():
-    return Law()
-
-
 def allocator():
     return Overlaps
 
@@ -451,7 +439,9 @@ def test_the_laws_of_parts_that_break_them(tmp_path):
     laws = ["planner", "allocator", "bands", "law", "split", "rewrite"]
     done = subprocess.run(
         [sys.executable, "-m", "pytest", "-p", "ooctrain.laws.plugin", "-p", "no:cacheprovider",
-         "-q", "-rA", "--law-examples", "1", "--law-seed", "5", "--law-briefly", "--tb=short",
+         *("--planner", "adapters.py:Slow", "--bands", "adapters.py:Bands"),
+         *("--law", "adapters.py:Law", "-q", "-rA", "--law-examples", "1"),
+         "--law-seed", "5", "--law-briefly", "--tb=short",
          "--pyargs", *(f"ooctrain.laws.test_{law}" for law in laws)],
         cwd=tmp_path, capture_output=True, text=True, check=False,
         env={**os.environ, "PYTHONPATH": f"{root}{os.pathsep}{os.environ.get('PYTHONPATH', '')}"},
