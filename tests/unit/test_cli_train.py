@@ -63,6 +63,26 @@ def test_a_tiled_run_is_compared_with_in_core_tiled_alike(run):
     assert "summed tile by tile" in out
 
 
+OTHER_EACH_TIME = """
+import numpy as np
+import ooctrain as oc
+
+def net(num_classes=10, in_channels=3):
+    net = oc.nn.Sequential(oc.nn.Flatten(), oc.nn.Linear(in_channels * 1024, num_classes))
+    net[1].bias.copy_(np.random.default_rng().standard_normal(num_classes).astype("f4"))
+    return net
+"""
+
+
+def test_a_network_that_is_another_each_time_has_not_the_bits_of_in_core(tmp_path):
+    (tmp_path / "net.py").write_text(OTHER_EACH_TIME)
+    status = main(["train", f"{tmp_path}/net.py:net", "--steps", "1", "--batch", "8", "--verify",
+                   "--json", str(tmp_path / "own.json")])  # fmt: skip
+    numbers = json.loads((tmp_path / "own.json").read_text())
+    assert (status, numbers["identical_to_incore"], numbers["error"]) == (1, False, None)
+    assert len(numbers["incore_step_us"]) == 1
+
+
 @pytest.mark.slow
 def test_a_link_that_is_slow_makes_steps_slow_and_changes_no_bit(run):
     fast = run("--budget", "40%", "--steps", "3")[1]
