@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 import textwrap
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -423,16 +424,32 @@ def test_addresses_are_judged_without_the_allocator_that_gave_them():
             extent_bytes(log, [wrong, *addresses[1:]])
 
 
-@pytest.mark.slow
-def test_an_allocator_that_lays_blocks_on_each_other_gets_no_points_for_it(tmp_path):
+#: {what an allocator does besides: (whether it is unsafe, a word of the reason)}
+HARMS = {
+    "block.address = 1 << 20": (True, "which is live"),
+    "raise ValueError('not today')": (False, "not today"),
+    "raise OutOfDeviceMemory('full')": (False, "full"),
+}
+
+
+@pytest.mark.parametrize("harm", HARMS)
+def test_an_allocator_that_does_harm_in_a_real_step_gets_no_points_for_it(harm, tmp_path):
     path = tmp_path / "own.py"
     path.write_text(
-        f"{FIT_STUB}\n\nclass Mine(Fit):\n"
+        f"{FIT_STUB}\n\nfrom ooctrain.errors import OutOfDeviceMemory\n\nclass Mine(Fit):\n"
         "    def allocate(self, nbytes, tag=''):\n"
-        "        block = super().allocate(nbytes, tag)\n        block.address = 1 << 20\n"
+        f"        block = super().allocate(nbytes, tag)\n        {harm}\n"
         "        return block\n\n    def free(self, block, after=()):\n        pass\n"
     )
     found = replayed(REPLAY, f"{path}:Mine", 60)
-    assert found.ratio is None
-    assert "which is live" in found.why
+    assert (found.ratio, found.unsafe) == (None, HARMS[harm][0])
+    assert HARMS[harm][1] in found.why
+    assert len(found.why.splitlines()) == 1
+
+
+def test_an_allocator_of_the_library_is_compared_with_par():
+    log = log_of(REPLAY)
+    bound = par_bytes(replace(REPLAY, par="bound"))
+    assert bound == peak_bytes(log.requests)
     assert replayed(REPLAY, "best-fit", 60).ratio == 1
+    assert replayed(replace(REPLAY, par="bound"), "best-fit", 60).ratio == par_bytes(REPLAY) / bound

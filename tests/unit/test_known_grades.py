@@ -461,6 +461,71 @@ def test_every_row_is_of_a_test():
     assert len(known.whose("grades")) == 14 + len(ASSIGNMENTS)
 
 
+# Grades of other kinds
+
+OTHER = """
+kind = "{kind}"
+submission = "mine.py:Mine"
+pass_points = 50
+time_limit_s = 20
+
+[laws]
+points = 20
+examples = 1
+
+[tests]
+file = "test_mine.py"
+
+[tests.points]
+test_name = 9
+test_gone = 1
+"""
+OTHER_TESTS = """
+def test_name({kind}):
+    assert {kind} is not None
+
+
+if not __name__:
+    def test_gone({kind}):
+        pass
+"""
+BUDGETED = """
+model = "lenet"
+batch = 8
+budget = "{budget}"
+machine = "v100-pcie"
+{how}
+par = "{par}"
+full_ratio = 1.05
+none_ratio = 1.5
+points = 35
+"""
+MEASURED, REPLAYED = f"\n[[measures]]{BUDGETED}", f"\n[[replays]]{BUDGETED}"
+LISTS = 'planner = "lru"'
+KINDS = {
+    "planner": ("keep-all", (MEASURED.format(budget="50%", how="ranges = false", par="lru"),
+                             MEASURED.format(budget="100%", how="ranges = true", par="bound"))),
+    "allocator": ("buddy", (REPLAYED.format(budget="50%", how=LISTS, par="best-fit"),
+                            REPLAYED.format(budget="60%", how=LISTS, par="bound"))),
+}  # fmt: skip
+
+
+def of_kind(kind, folder):
+    folder.mkdir()
+    (folder / RUBRIC).write_text(OTHER.format(kind=kind) + "".join(KINDS[kind][1]))
+    (folder / "test_mine.py").write_text(OTHER_TESTS.format(kind=kind))
+    (folder / "mine.py").write_text("Mine = object\n")
+    return read_rubric(folder)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_grade_by_name(kind, tmp_path):
+    """Planners and allocators of the library are graded by their names, in no process apart."""
+    found = grade(of_kind(kind, tmp_path / kind), KINDS[kind][0], 4)
+    known.check_rows("grades", f"rows of {kind}", map(row_of, found.rows))
+    assert not found.isolation
+
+
 # Commands
 
 
