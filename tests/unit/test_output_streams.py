@@ -66,3 +66,12 @@ def test_output_without_a_reader_is_given_up_in_silence():
     )
     os.close(writer)
     assert (done.returncode, done.stderr) == (0, b"")
+
+
+def test_a_command_without_a_reader_has_failed_and_says_nothing():
+    reader, writer = os.pipe()
+    os.close(reader)
+    words = [sys.executable, "-m", "ooctrain", "explain"]
+    done = subprocess.run(words, stdout=writer, stderr=subprocess.PIPE, check=False)
+    os.close(writer)
+    assert (done.returncode, done.stderr) == (1, b"")
