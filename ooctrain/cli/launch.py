@@ -79,7 +79,7 @@ class _Asked:
             running.send_signal(self._early.pop(0))
 
     def hear(self, number: int, _frame: FrameType | None) -> None:
-        """A signal. A closed terminal is passed on as SIGTERM, since the launcher would end itself."""
+        """A signal; a closed terminal is passed on as SIGTERM: the launcher would end itself."""
         self.names.append(signal.Signals(number).name)
         passed_on = signal.SIGINT if number == signal.SIGINT else signal.SIGTERM
         if self._running is None:

@@ -133,6 +133,9 @@ WRONG = {
     "a tar of links": ({"ada.tar": tarred({"lru.py": b""}, kind=tarfile.SYMTYPE)},
                        "there is no lru.py"),
     "a zip that fills a disk": ({"ada.zip": zipped(BOMB)}, "64 MiB"),
+    "a zip whose files fill a memory together": (
+        {"ada.zip": zipped({"a.ipynb": b"0" * (40 << 20), "lru.py": b"0" * (40 << 20)})},
+        "not a notebook"),
     "a tar that fills a disk": ({"ada.tar.gz": tarred(BOMB, gzip.compress)}, "64 MiB"),
     "a gzip that fills a disk": ({"ada.py.gz": gzip.compress(BOMB["lru.py"])}, "64 MiB"),
     "a zip of zips of zips": ({"ada.zip": zipped({"a.zip": zipped({"b.zip": zipped({

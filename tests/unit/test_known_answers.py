@@ -420,10 +420,6 @@ class Overlaps(Bump):
         raise AssertionError("never right")
 
 
-def allocator():
-    return Overlaps
-
-
 def split():
     return lambda model, *args, **more: model
 
@@ -440,6 +436,7 @@ def test_the_laws_of_parts_that_break_them(tmp_path):
     done = subprocess.run(
         [sys.executable, "-m", "pytest", "-p", "ooctrain.laws.plugin", "-p", "no:cacheprovider",
          *("--planner", "adapters.py:Slow", "--bands", "adapters.py:Bands"),
+         *("--allocator", "adapters.py:Overlaps"),
          *("--law", "adapters.py:Law", "-q", "-rA", "--law-examples", "1"),
          "--law-seed", "5", "--law-briefly", "--tb=short",
          "--pyargs", *(f"ooctrain.laws.test_{law}" for law in laws)],

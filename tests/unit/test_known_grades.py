@@ -32,12 +32,15 @@ from ooctrain.course.autograders.notebook_graders import (
     write_nbgrader,
     write_otter,
 )
-from ooctrain.course.checks import LAST_BYTES, run_tests
+from ooctrain.course.checks import LAST_BYTES, Ended, run_checks, run_tests
 from ooctrain.course.classroom import Graded, item_statistics, leaderboard, write_class
 from ooctrain.course.grade import Grade, Row, grade
 from ooctrain.course.handout import PACKAGE, stripped_files, write_course_wheel
 from ooctrain.course.hunt import BUGS, hunt_with, planted
+from ooctrain.course.interview import NoAnswer
+from ooctrain.course.outcomes import MOST_BROKEN
 from ooctrain.course.rubric import RUBRIC, read_rubric
+from ooctrain.errors import OoctrainError
 
 TOML = """
 kind = "bands"
@@ -186,6 +189,15 @@ def test_tests_of_a_teacher_that_end_themselves_are_heard_until_then(end, status
     assert ("1 failed" in ended.last_line) == last
     assert len(ended.last_line) <= LAST_BYTES
     assert f"{status}" in ended.why(5)
+    assert "125 s" in Ended(0, True, "").why(5)
+
+
+def test_tests_that_cannot_be_run_are_no_fault_of_a_submission(assignment):
+    (assignment / "test_rows.py").write_text(f"import nothing_like_it\n{TESTS}")
+    with pytest.raises(OoctrainError) as caught:
+        run_checks(read_rubric(assignment), "any", 0)
+    assert caught.value.code == "OOC-119"
+    assert str(assignment / "test_rows.py") in caught.value.fix
 
 
 # Grades that are made up
@@ -446,6 +458,21 @@ def test_the_arenas_of_a_hunt_and_what_a_right_law_says(monkeypatch):
     known.check_rows("grades", "arenas", arenas)
 
 
+def test_a_hunt_asks_no_more_once_some_have_ended():
+    asked = []
+
+    def ends():
+        asked.append(0)
+        raise NoAnswer("it ended")
+
+    found = hunt_with(ends, 2, 0, random.Random(2))
+    assert len(asked) == MOST_BROKEN
+    assert [(one.bug, one.killed, one.draws) for one in found] == [(name, 0, 2) for name in BUGS]
+    reasons = {one.why for one in found}
+    assert len(reasons - {"it ended"}) == 1
+    assert all(f"{MOST_BROKEN} others" in why for why in reasons - {"it ended"})
+
+
 def test_the_first_reason_of_a_hunt_counts():
     class Silent:
         name = "silent"
@@ -578,7 +605,10 @@ def test_assignments_are_listed_and_copied(assignment, tmp_path, monkeypatch, ca
 
 
 @pytest.mark.parametrize("what", ["a text.pdf", "a folder"])
-def test_a_hand_in_without_a_file_is_graded_with_a_reason(what, assignment, tmp_path, capsys):
+def test_a_hand_in_without_a_file_is_graded_with_a_reason(
+    what, assignment, tmp_path, capsys, monkeypatch
+):
+    monkeypatch.setenv("COLUMNS", "300")
     handed, found, results = tmp_path / what, tmp_path / "found.json", tmp_path / "results.json"
     handed.mkdir() if "folder" in what else handed.write_text("%PDF")
     command = ["grade", str(assignment), str(handed), "--json", str(found), "--seed", "9"]
