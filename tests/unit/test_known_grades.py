@@ -485,7 +485,7 @@ def test_the_first_reason_of_a_hunt_counts():
 
 
 def test_every_row_is_of_a_test():
-    assert len(known.whose("grades")) == 14 + len(ASSIGNMENTS)
+    assert len(known.whose("grades")) == 14 + len(KINDS) + len(ASSIGNMENTS)
 
 
 # Grades of other kinds
