@@ -46,7 +46,7 @@ def assignment_of(folder: Path) -> Path | None:
     fit none, or several.
     """
     names = set()
-    for path in folder.iterdir() if folder.is_dir() else ():
+    for path in folder.iterdir():
         pieces, _ = ([], []) if is_noise(path.name) else pieces_of(path)
         names |= {f"{stem(piece.file).lower()}.py" for piece in pieces}
     fitting = [

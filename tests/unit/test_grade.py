@@ -405,6 +405,29 @@ def test_a_planner_of_the_library_can_be_graded(tmp_path):
     assert measured(MEASURE, "lru", 60).ratio == 1
 
 
+@pytest.mark.parametrize(("kind", "right", "wrong"), [
+    ("planner", "lru", "lruu"), ("allocator", "best-fit", "bestfit"), ("law", None, "any"),
+    ("bands", None, "any"),
+])  # fmt: skip
+def test_of_the_library_there_are_planners_and_allocators_by_name(kind, right, wrong):
+    assert right is None or introduced(right, kind, 60) == Introduced("", ())
+    with pytest.raises(ConfigError):
+        introduced(wrong, kind, 60)
+
+
+def test_an_allocator_that_cannot_be_made_has_a_fault(tmp_path):
+    for harm, fault in (("", ""), ("        raise ValueError('not today')\n", "not today")):
+        path = tmp_path / f"own{len(fault)}.py"
+        path.write_text(
+            f"{FIT_STUB}\n\nclass Mine(Fit):\n    def __init__(self, memory):\n{harm}"
+            "        super().__init__(memory)\n"
+        )
+        found = introduced(f"{path}:Mine", "allocator", 60)
+        assert fault in found.fault
+        assert bool(found.fault) == bool(fault)
+        assert found.isolation
+
+
 REPLAY = Replay("lenet", 8, "50%", "v100-pcie", "lru", "best-fit", 1.02, 1.5, 4)
 
 

@@ -33,8 +33,9 @@ from ooctrain.course.autograders.notebook_graders import (
     write_otter,
 )
 from ooctrain.course.checks import LAST_BYTES, Ended, run_checks, run_tests
-from ooctrain.course.classroom import Graded, item_statistics, leaderboard, write_class
+from ooctrain.course.classroom import Graded, grade_class, item_statistics, leaderboard, write_class
 from ooctrain.course.grade import Grade, Row, grade
+from ooctrain.course.handed_in import HandedIn
 from ooctrain.course.handout import PACKAGE, stripped_files, write_course_wheel
 from ooctrain.course.hunt import BUGS, hunt_with, planted
 from ooctrain.course.interview import NoAnswer
@@ -373,6 +374,28 @@ def test_a_class_without_a_file_has_no_points_and_each_has_a_reason(
     (out / "items.csv").unlink()
     (out / "items.csv").mkdir()
     assert main(command) == 1
+
+
+def test_a_class_is_graded_as_each_of_it_is(assignment, tmp_path):
+    """By a command for each, which may fail as a whole; two students may have one name."""
+    rubric, heard = read_rubric(assignment), []
+    handed = [
+        HandedIn("ada", tmp_path / "nowhere.py"), HandedIn("ada", assignment / "rows.py"),
+        HandedIn("bob", None, "nothing"),
+    ]  # fmt: skip
+    grades = grade_class(rubric, handed, 2, 3, heard.append)
+    lost, found, empty = grades
+    assert sorted(map(id, heard)) == sorted(map(id, grades))
+    known.check_rows("grades", "rows of a grade", map(row_of, found.grade.rows))
+    assert (found.student, found.fault, found.grade.pass_points) == ("ada", "", 40)
+    assert found.grade.isolation
+    assert (lost.student, empty.student, empty.fault) == ("ada", "bob", "")
+    for one, why in ((lost, lost.fault), (empty, "nothing")):
+        (row,) = one.grade.rows
+        assert (row.kind, row.points, row.most_points) == ("file", 0, rubric.most_points)
+        assert why
+        assert row.reason == why
+    assert "status 2" in lost.fault
 
 
 # Course wheels
