@@ -4,6 +4,7 @@ happens."""
 from __future__ import annotations
 
 import fcntl
+import io
 import json
 import os
 import shlex
@@ -11,6 +12,7 @@ import signal
 import subprocess
 import sys
 import termios
+import threading
 import time
 from pathlib import Path
 
@@ -250,6 +252,31 @@ def test_a_checkpoint_that_cannot_be_written_is_found_before_the_first_step(run,
     assert not numbers.get("losses")
     assert out == ""
     assert "Traceback" not in err
+
+
+class Leaves(io.StringIO):
+    """A reader that leaves at the first step."""
+
+    def write(self, text):
+        if "images/s" in text:
+            raise BrokenPipeError
+        return super().write(text)
+
+
+def test_a_reader_that_leaves_ends_the_run_after_its_step(monkeypatch, tmp_path):
+    path, output = tmp_path / "kept.safetensors", Leaves()
+    monkeypatch.setattr(sys, "stdout", output)
+    assert main([*LENET, "--steps", "3", "--checkpoint", str(path)]) == 1
+    assert load(path).run.step == 1
+    assert "training" in output.getvalue()
+
+
+def test_a_run_in_a_memory_leaves_nothing_running(run):
+    before = threading.active_count()
+    status, numbers, _, _ = run("--memory", "6GiB", "--steps", "1")
+    assert (status, numbers["memory_bytes"]) == (0, 6 << 30)
+    assert 0 < numbers["counted_peak_bytes"] <= numbers["promised_bytes"] <= 6 << 30
+    assert threading.active_count() == before
 
 
 @pytest.mark.slow
