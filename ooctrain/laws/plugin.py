@@ -92,7 +92,7 @@ def split(request: pytest.FixtureRequest) -> Any:
 
 def expect_kept(
     request: pytest.FixtureRequest, what: str, failure: type[AssertionError],
-    check: Callable[..., None],
+    check: Callable[..., object],
 ) -> None:  # fmt: skip
     """Lets a test pass or fail as a check does, with the command that runs it again.
 
