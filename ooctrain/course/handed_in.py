@@ -17,6 +17,7 @@ import lzma
 import os
 import re
 import stat
+import symtable
 import tarfile
 import zipfile
 from collections import Counter
@@ -489,5 +490,14 @@ def _root(node: ast.expr) -> str:
     return node.id if isinstance(node, ast.Name) else ""
 
 
-def _read(statement: ast.AST) -> set[str]:
-    return {node.id for node in ast.walk(statement) if isinstance(node, ast.Name)}
+def _read(part: ast.AST) -> set[str]:
+    """Names of the module that it reads, its functions too; those of the functions' own are not."""
+    tables, found = [symtable.symtable(ast.unparse(part), "a cell", "exec")], set[str]()
+    for table in tables:  # which grow
+        outside = table.get_type() in ("module", "class")  # what these lack yet, the module has
+        found |= {
+            name.get_name() for name in table.get_symbols()
+            if name.is_referenced() and (outside or name.is_global())
+        }  # fmt: skip
+        tables += table.get_children()
+    return found
