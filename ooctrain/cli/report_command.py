@@ -14,7 +14,6 @@ from dataclasses import astuple, dataclass
 
 import click
 
-from ooctrain.cli import DONE
 from ooctrain.cli.options import Command, file_option, gathered
 from ooctrain.cli.terminal import lanes_on, make_console
 from ooctrain.cli.values import UserPath
@@ -70,7 +69,7 @@ def _file_options(command: Command) -> Command:
     "--against", "against_path", metavar="FILE", type=UserPath(),
     help="Compare with the step in this file: on the page, and where the lists part.",
 )  # fmt: skip
-def report(record_path: str, drawn: DrawnFiles, against_path: str | None) -> int:
+def report(record_path: str, drawn: DrawnFiles, against_path: str | None) -> None:
     """Draw the step in FILE, which plan, simulate or train wrote with --json."""
     record, console = read_record(record_path), make_console()
     against = read_record(against_path) if against_path else None
@@ -90,7 +89,6 @@ def report(record_path: str, drawn: DrawnFiles, against_path: str | None) -> int
         write_file(drawn.svg_path, step_svg(record))
     for path in filter(None, astuple(drawn)):
         console.print(f"wrote {path}")
-    return DONE
 
 
 def _difference(record: Record, against: Record) -> str:

@@ -11,7 +11,6 @@ import click
 
 from ooctrain.api import load_plan
 from ooctrain.api import plan as make_plan
-from ooctrain.cli import DONE
 from ooctrain.cli.options import (
     MemoryOptions,
     Workload,
@@ -55,7 +54,7 @@ JSON_VERSION = 1
 )
 def simulate(
     workload: Workload, memory: MemoryOptions, json_path: str | None, plan_path: str | None
-) -> int:
+) -> None:
     """Show the time line of a planned step of MODEL."""
     workload, console = as_on(workload, memory), make_console()
     machine = find_machine(workload, memory)
@@ -83,7 +82,6 @@ def simulate(
             "budget_bytes": budget_bytes, **drawing(made, timeline), "error": None,
         }  # fmt: skip
         write_numbers(json_path, content)
-    return DONE
 
 
 def _plan(
