@@ -20,7 +20,7 @@ from ooctrain.cli import main
 from ooctrain.course import measures as measuring
 from ooctrain.course.assignments import ASSIGNMENTS as ASSIGNMENT_NAMES
 from ooctrain.course.interview import Interview
-from ooctrain.course.measures import measured, par_us
+from ooctrain.course.measures import budget_bytes_of, measured, par_us
 from ooctrain.course.remote import plan_in_answer
 from ooctrain.course.replays import (
     addresses_given,
@@ -34,6 +34,7 @@ from ooctrain.course.submitted import Introduced, introduced
 from ooctrain.errors import ConfigError
 from ooctrain.sched.planners.registry import get_planner
 from ooctrain.sched.planning.question import Question
+from ooctrain.units import format_bytes
 
 TEST_FILE = """
 def test_it_has_a_name(planner):
@@ -403,6 +404,9 @@ def test_a_submission_has_so_much_memory_and_no_more(tmp_path):
 def test_a_planner_of_the_library_can_be_graded(tmp_path):
     assert introduced("lru", "planner", 60) == Introduced("", ())
     assert measured(MEASURE, "lru", 60).ratio == 1
+    refused = measured(MEASURE, "keep-all", 60)
+    assert (refused.ratio, refused.unsafe, len(refused.why.splitlines())) == (None, False, 1)
+    assert format_bytes(budget_bytes_of(MEASURE)) in refused.why
 
 
 @pytest.mark.parametrize(("kind", "right", "wrong"), [

@@ -19,7 +19,7 @@ from contextlib import nullcontext
 
 import pytest
 from support import known
-from support.handouts import BOOKS, BOOKS_STUB, IN_BANDS, ROWS_STUB
+from support.handouts import BOOKS, BOOKS_STUB, IN_BANDS, LRU_STUB, ROWS_STUB, SOLUTION
 
 from ooctrain.cli import main
 from ooctrain.cli.grade_class import item_table
@@ -554,7 +554,7 @@ points = 35
 MEASURED, REPLAYED = f"\n[[measures]]{BUDGETED}", f"\n[[replays]]{BUDGETED}"
 LISTS = 'planner = "lru"'
 KINDS = {
-    "planner": ("keep-all", (MEASURED.format(budget="50%", how="ranges = false", par="lru"),
+    "planner": ("", (MEASURED.format(budget="50%", how="ranges = false", par="lru"),
                              MEASURED.format(budget="100%", how="ranges = true", par="bound"))),
     "allocator": ("buddy", (REPLAYED.format(budget="50%", how=LISTS, par="best-fit"),
                             REPLAYED.format(budget="60%", how=LISTS, par="bound"))),
@@ -565,16 +565,18 @@ def of_kind(kind, folder):
     folder.mkdir()
     (folder / RUBRIC).write_text(OTHER.format(kind=kind) + "".join(KINDS[kind][1]))
     (folder / "test_mine.py").write_text(OTHER_TESTS.format(kind=kind))
-    (folder / "mine.py").write_text("Mine = object\n")
+    solved = SOLUTION.replace("(Lru)", "(Base)")
+    (folder / "mine.py").write_text(f"{LRU_STUB}\nBase = Lru\n{solved}\nMine = Solved\n")
     return read_rubric(folder)
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_grade_by_name(kind, tmp_path):
-    """Planners and allocators of the library are graded by their names, in no process apart."""
-    found = grade(of_kind(kind, tmp_path / kind), KINDS[kind][0], 4)
+def test_a_grade_of_another_kind(kind, tmp_path):
+    """An allocator of the library by its name, in no process apart, and a planner in a file."""
+    rubric, name = of_kind(kind, tmp_path / kind), KINDS[kind][0]
+    found = grade(rubric, name or f"{tmp_path / kind / 'mine.py'}:Mine", 4)
     known.check_rows("grades", f"rows of {kind}", map(row_of, found.rows))
-    assert not found.isolation
+    assert bool(found.isolation) != bool(name)
 
 
 # Commands
