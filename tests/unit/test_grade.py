@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 import textwrap
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 
@@ -384,6 +385,15 @@ def test_an_assignment_s_rubric_counts_a_hundred_points(name):
     assert (rubric.folder / rubric.submission.partition(":")[0]).is_file()
     source = (rubric.folder / rubric.tests.file).read_text()
     assert all(f"def {name}(" in source for name in rubric.tests.points)
+
+
+@pytest.mark.parametrize(("least", "right"), [(0, False), (0.5, True), (100, True), (101, False)])
+def test_a_grade_passes_with_some_and_at_most_all_points(least, right, tmp_path):
+    assignment(tmp_path)
+    path = tmp_path / RUBRIC
+    path.write_text(path.read_text().replace("pass_points = 50", f"pass_points = {least}", 1))
+    with nullcontext() if right else pytest.raises(ConfigError):
+        assert read_rubric(tmp_path).pass_points == least
 
 
 def test_a_rubric_s_folder_must_be_one():

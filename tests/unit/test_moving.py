@@ -15,12 +15,14 @@ from ooctrain.report.moving_memory import (
     MOVING,
     Film,
     Layer,
+    arena_film,
     mapping_film,
     moving_svg,
     on_device,
     window_spans,
 )
 from ooctrain.sched.planners.window import Walk
+from ooctrain.units import format_bytes
 
 FILM = Film(["<g/>"], [Layer(["<g/>"], 0), Layer(["<g/>"], 1, 3), Layer(["<g/>"], 3)], 4, 1, 50)
 
@@ -111,6 +113,16 @@ def test_a_film_of_blocks_shows_each_while_it_lives_and_stands_still_at_the_most
         own = [life for life in lives if (life.tag, life.begin) == (tag, begin)]
         chunks = sum(len(range(life.lo // 10, math.ceil(life.hi / 10))) for life in own)
         assert sum(part.count(f"<title>{tag}: chunk ") for part in layer.parts) == chunks
+    film = arena_film(lives, 150, requests, 99)
+    placed, captions = film.layers[: len(lives)], film.layers[len(lives) : -1]
+    assert [layer.first for layer in placed] == [life.begin for life in lives]
+    for now, layer in enumerate(captions[:-1]):
+        held = [(life.lo, life.hi) for life in lives if life.begin <= now < life.end]
+        free = max([hi for _, hi in held], default=0) - sum(hi - lo for lo, hi in held)
+        assert (layer.first, layer.last) == (now, now + 1)
+        assert f"request {now + 1}: {format_bytes(free)} in" in layer.parts[-1]
+    assert (captions[-1].first, captions[-1].last) == (requests - 1, None)
+    assert "150 B; the list needs 99 B" in captions[-1].parts[-1]
 
 
 def test_lives_end_with_the_request_that_is_refused():
