@@ -14,7 +14,6 @@ from pathlib import Path
 import click
 import numpy as np
 
-from ooctrain.cli import DONE
 from ooctrain.cli.options import (
     MemoryOptions,
     Workload,
@@ -53,7 +52,7 @@ IN_CORE = MemoryOptions(
 @json_option
 def calibrate(
     workload: Workload, output: str | None, spill: str | None, json_path: str | None
-) -> int:
+) -> None:
     """Measure this machine with steps of MODEL, and save the result."""
     path = Path(output) if output else calibration_path(workload.device)
     disk = None if spill is None else measure_disk(spill)  # first: a folder may be none
@@ -75,7 +74,6 @@ def calibrate(
     if json_path:
         content = {"version": JSON_VERSION, "path": str(path), "machine": asdict(merged)}
         write_numbers(json_path, {**content, "error": None})
-    return DONE
 
 
 def _first_batch(task: Task) -> Batch:

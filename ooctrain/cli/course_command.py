@@ -23,7 +23,6 @@ from typing import Any
 
 import click
 
-from ooctrain.cli import DONE
 from ooctrain.cli.terminal import make_console
 from ooctrain.cli.values import UserPath, WholeNumber
 from ooctrain.course.assignments import ASSIGNMENTS, folder_of
@@ -58,7 +57,7 @@ def course() -> None:
 
 
 @course.command("list")
-def list_assignments() -> int:
+def list_assignments() -> None:
     """List the assignments that come with the library."""
     table = plain_table(
         "assignment", "what is written", "points", left=("assignment", "what is written")
@@ -66,13 +65,12 @@ def list_assignments() -> int:
     for name, what in ASSIGNMENTS.items():
         table.add_row(name, what, f"{read_rubric(folder_of(name)).most_points:g}")
     make_console().print(table)
-    return DONE
 
 
 @course.command("copy")
 @_assignment
 @_out_option("The folder; default: the assignment's name.")
-def copy(assignment: str, out: str | None) -> int:
+def copy(assignment: str, out: str | None) -> None:
     """Copy an ASSIGNMENT's handout, stub, tests and rubric into a folder."""
     source = read_rubric(folder_of(assignment)).folder
     target = Path(out or source.name)
@@ -80,55 +78,52 @@ def copy(assignment: str, out: str | None) -> int:
         raise ConfigError(f"{target} already exists", code="OOC-117", fix="--out FOLDER")
     shutil.copytree(source, target, ignore=shutil.ignore_patterns("__pycache__"))
     make_console().print(f"written: {target}")
-    return DONE
 
 
 @course.command("strip")
 @_assignment
 @_out_option("The folder for the wheel; default: dist.")
-def strip(assignment: str, out: str | None) -> int:
+def strip(assignment: str, out: str | None) -> None:
     """Make a wheel of the library without the solution of an ASSIGNMENT, for students."""
     rubric = read_rubric(folder_of(assignment))
     console = make_console()
     wheel = write_course_wheel(Path(out or "dist"), rubric)
     console.print(f"written: {wheel}", soft_wrap=True)
     console.print(f"left out: {', '.join(rubric.withheld)}", soft_wrap=True)
-    return DONE
 
 
 @course.command("gradescope")
 @_assignment
 @_seed_option
 @_out_option("The zip; default: ASSIGNMENT-gradescope.zip.")
-def gradescope(assignment: str, seed: int | None, out: str | None) -> int:
+def gradescope(assignment: str, seed: int | None, out: str | None) -> None:
     """Make the autograder zip that Gradescope takes for an ASSIGNMENT."""
-    return _packed(assignment, seed, out, "gradescope.zip", write_zip)
+    _packed(assignment, seed, out, "gradescope.zip", write_zip)
 
 
 @course.command("otter")
 @_assignment
 @_seed_option
 @_out_option("The folder; default: ASSIGNMENT-otter.")
-def otter(assignment: str, seed: int | None, out: str | None) -> int:
+def otter(assignment: str, seed: int | None, out: str | None) -> None:
     """Make test files for Otter-Grader of an ASSIGNMENT."""
-    return _packed(assignment, seed, out, "otter", write_otter)
+    _packed(assignment, seed, out, "otter", write_otter)
 
 
 @course.command("nbgrader")
 @_assignment
 @_seed_option
 @_out_option("The folder; default: ASSIGNMENT-nbgrader.")
-def nbgrader(assignment: str, seed: int | None, out: str | None) -> int:
+def nbgrader(assignment: str, seed: int | None, out: str | None) -> None:
     """Make a notebook for nbgrader's source folder of an ASSIGNMENT."""
-    status = _packed(assignment, seed, out, "nbgrader", write_nbgrader)
+    _packed(assignment, seed, out, "nbgrader", write_nbgrader)
     make_console().print(_PATIENCE, soft_wrap=True)
-    return status
 
 
 def _packed(
     assignment: str, seed: int | None, out: str | None, kind: str,
     write: Callable[[Path, Rubric, int], None],
-) -> int:  # fmt: skip
+) -> None:  # fmt: skip
     rubric = read_rubric(folder_of(assignment))
     target = Path(out or f"{rubric.folder.resolve().name}-{kind}")
     secret = secrets.randbelow(_SEEDS) if seed is None else seed
@@ -141,4 +136,3 @@ def _packed(
     console = make_console()
     console.print(f"written: {target}", soft_wrap=True)
     console.print(f"the seed of its hidden cases is {secret}")
-    return DONE

@@ -39,24 +39,23 @@ def launch(ranks: int, words: Sequence[str]) -> int:
         RanksDiffer: a rank was killed.
         ConfigError: there is no launcher.
     """
-    command = [find_mpiexec(), "-n", str(ranks), sys.executable, "-m", "ooctrain", *words]
     banner: list[str] = []
-    with (
-        subprocess.Popen(
+    with _listening() as asked:
+        command = [find_mpiexec(), "-n", str(ranks), sys.executable, "-m", "ooctrain", *words]
+        with subprocess.Popen(
             command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True, errors="replace",
             start_new_session=True,
-        ) as running,
-        _passed_on(running) as asked,
-    ):  # fmt: skip
-        assert running.stdout is not None, "it is a pipe"
-        for line in _without_banner(running.stdout, banner):
-            sys.stdout.write(line)
-            sys.stdout.flush()
-        status = running.wait()
+        ) as running:  # fmt: skip
+            asked.pass_on_to(running)
+            assert running.stdout is not None, "it is a pipe"
+            for line in _without_banner(running.stdout, banner):
+                sys.stdout.write(line)
+                sys.stdout.flush()
+            status = running.wait()
     if status in _OWN_STATUS and not banner:
         return status
-    if asked:
-        raise KeyboardInterrupt(f"ended by {asked[-1]}")
+    if asked.names:
+        raise KeyboardInterrupt(f"ended by {asked.names[-1]}")
     reason = next((m.group(1) for m in map(_SIGNAL.search, banner) if m), f"status {status}")
     raise RanksDiffer(
         "a rank has ended during the run, and the others were stopped", numbers=reason.strip(),
@@ -65,22 +64,41 @@ def launch(ranks: int, words: Sequence[str]) -> int:
     )  # fmt: skip
 
 
+class _Asked:
+    """What asks this process to end, passed on to the launcher: at once, or once there is one."""
+
+    def __init__(self) -> None:
+        self.names: list[str] = []
+        self._early: list[int] = []
+        self._running: subprocess.Popen | None = None
+
+    def pass_on_to(self, running: subprocess.Popen) -> None:
+        """From here on; what has come before it was started, now."""
+        self._running = running
+        while self._early:
+            running.send_signal(self._early.pop(0))
+
+    def hear(self, number: int, _frame: FrameType | None) -> None:
+        """A signal; a closed terminal is passed on as SIGTERM: the launcher would end itself."""
+        self.names.append(signal.Signals(number).name)
+        passed_on = signal.SIGINT if number == signal.SIGINT else signal.SIGTERM
+        if self._running is None:
+            self._early.append(passed_on)
+        else:
+            self._running.send_signal(passed_on)
+
+
 @contextmanager
-def _passed_on(running: subprocess.Popen) -> Iterator[list[str]]:
-    """What asks this process to end is passed on, and its name noted in the list. A closed terminal
-    is passed on as SIGTERM, since the launcher would end itself; one that `nohup` ignores is not.
+def _listening() -> Iterator[_Asked]:
+    """Signals that end a process are heard from here on, before there are any ranks that would be
+    left alone; a closed terminal that `nohup` ignores is ignored.
     """
-    asked: list[str] = []
-
-    def pass_on(number: int, _frame: FrameType | None) -> None:
-        asked.append(signal.Signals(number).name)
-        running.send_signal(signal.SIGINT if number == signal.SIGINT else signal.SIGTERM)
-
+    asked = _Asked()
     before: dict[int, Any] = {}
-    for number in STOPPING:
-        if number == signal.SIGINT or signal.getsignal(number) is not signal.SIG_IGN:
-            before[number] = signal.signal(number, pass_on)
     try:
+        for number in STOPPING:
+            if number == signal.SIGINT or signal.getsignal(number) is not signal.SIG_IGN:
+                before[number] = signal.signal(number, asked.hear)
         yield asked
     finally:
         for number, handler in before.items():

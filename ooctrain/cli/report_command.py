@@ -14,9 +14,8 @@ from dataclasses import astuple, dataclass
 
 import click
 
-from ooctrain.cli import DONE
 from ooctrain.cli.options import Command, file_option, gathered
-from ooctrain.cli.terminal import bar_blocks, make_console
+from ooctrain.cli.terminal import lanes_on, make_console
 from ooctrain.cli.values import UserPath
 from ooctrain.report.numbers_file import write_bytes, write_file
 from ooctrain.report.page import listed_of, step_page
@@ -24,12 +23,10 @@ from ooctrain.report.perfetto import perfetto_trace
 from ooctrain.report.record import Record, read_record
 from ooctrain.report.snapshot import snapshot_pickle
 from ooctrain.report.step import step_svg
-from ooctrain.report.text import facts, lanes, timeline_rows
+from ooctrain.report.text import facts, timeline_rows
 from ooctrain.report.waits import peak_of, waits_of
 from ooctrain.sched.list_text import first_difference
 from ooctrain.units import format_bytes, format_us
-
-LANES_WIDTH = 120
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,11 +69,11 @@ def _file_options(command: Command) -> Command:
     "--against", "against_path", metavar="FILE", type=UserPath(),
     help="Compare with the step in this file: on the page, and where the lists part.",
 )  # fmt: skip
-def report(record_path: str, drawn: DrawnFiles, against_path: str | None) -> int:
+def report(record_path: str, drawn: DrawnFiles, against_path: str | None) -> None:
     """Draw the step in FILE, which plan, simulate or train wrote with --json."""
     record, console = read_record(record_path), make_console()
     against = read_record(against_path) if against_path else None
-    console.print(lanes(record.timeline, min(console.width, LANES_WIDTH), bar_blocks(console)))
+    console.print(lanes_on(console, record.timeline))
     console.print()
     console.print(facts(_rows(record)))
     if against:
@@ -92,7 +89,6 @@ def report(record_path: str, drawn: DrawnFiles, against_path: str | None) -> int
         write_file(drawn.svg_path, step_svg(record))
     for path in filter(None, astuple(drawn)):
         console.print(f"wrote {path}")
-    return DONE
 
 
 def _difference(record: Record, against: Record) -> str:

@@ -14,7 +14,6 @@ from types import MappingProxyType
 
 import click
 
-from ooctrain.cli import DONE
 from ooctrain.cli.options import (
     ALLOCATORS_TEXT,
     Command,
@@ -105,7 +104,7 @@ def asked_options(command: Command) -> Command:
 )
 @asked_options
 @json_option
-def reproduce(experiment_name: str, asked: Asked, json_path: str | None) -> int:
+def reproduce(experiment_name: str, asked: Asked, json_path: str | None) -> None:
     """Compute a figure or table of the papers."""
     console = make_console()
     wanted = asked.wanted(experiment_name)
@@ -123,4 +122,3 @@ def reproduce(experiment_name: str, asked: Asked, json_path: str | None) -> int:
         f'{experiment_name}"'
     )
     console.print(f"took {seconds:.0f} s")
-    return DONE

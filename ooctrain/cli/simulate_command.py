@@ -11,7 +11,6 @@ import click
 
 from ooctrain.api import load_plan
 from ooctrain.api import plan as make_plan
-from ooctrain.cli import DONE
 from ooctrain.cli.options import (
     MemoryOptions,
     Workload,
@@ -20,7 +19,7 @@ from ooctrain.cli.options import (
     workload_options,
 )
 from ooctrain.cli.step_limits import Limits, all_rewrites, limits
-from ooctrain.cli.terminal import bar_blocks, make_console
+from ooctrain.cli.terminal import lanes_on, make_console
 from ooctrain.cli.workload import (
     as_on,
     classes_rows,
@@ -31,7 +30,7 @@ from ooctrain.cli.workload import (
 )
 from ooctrain.report.numbers_file import write_numbers
 from ooctrain.report.record import drawing
-from ooctrain.report.text import facts, lanes, search_rows, tiling_rows, timeline_rows
+from ooctrain.report.text import facts, search_rows, tiling_rows, timeline_rows
 from ooctrain.rewrite import REWRITES
 from ooctrain.sched.planning.effort import EVALUATIONS
 from ooctrain.sched.schedule import Plan
@@ -55,7 +54,7 @@ JSON_VERSION = 1
 )
 def simulate(
     workload: Workload, memory: MemoryOptions, json_path: str | None, plan_path: str | None
-) -> int:
+) -> None:
     """Show the time line of a planned step of MODEL."""
     workload, console = as_on(workload, memory), make_console()
     machine = find_machine(workload, memory)
@@ -70,7 +69,7 @@ def simulate(
         found = limits(memory, machine, trace)
         budget_bytes, made = found.budget_bytes, _plan(trace, workload, memory, machine, found)
     timeline = run_simulator(made.schedule, made.trace, machine)
-    console.print(lanes(timeline, min(console.width, 120), bar_blocks(console)))
+    console.print(lanes_on(console, timeline))
     console.print()
     rows = [*classes_rows(task, workload), *split_rows(task), ("machine", machine.name)]
     rows += timeline_rows(timeline)
@@ -83,7 +82,6 @@ def simulate(
             "budget_bytes": budget_bytes, **drawing(made, timeline), "error": None,
         }  # fmt: skip
         write_numbers(json_path, content)
-    return DONE
 
 
 def _plan(

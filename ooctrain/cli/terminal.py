@@ -11,13 +11,14 @@ import shutil
 import sys
 from collections.abc import Iterable
 
-from rich.console import Console, ConsoleOptions, RenderableType
+from rich.console import Console, ConsoleOptions, Group, RenderableType
 from rich.segment import Segment
 
 from ooctrain.errors import printable
-from ooctrain.report.text import BLOCKS, PLAIN_BLOCKS
+from ooctrain.report.text import BLOCKS, PLAIN_BLOCKS, lanes
+from ooctrain.sched.timeline import Timeline
 
-PIPED_WIDTH = 120
+PIPED_WIDTH = LANES_WIDTH = 120
 
 
 class _TextConsole(Console):
@@ -59,3 +60,8 @@ def _piped_width() -> int:
 def bar_blocks(console: Console) -> str:
     """Characters from empty to full that this console can show."""
     return BLOCKS if console.encoding.startswith("utf") else PLAIN_BLOCKS
+
+
+def lanes_on(console: Console, timeline: Timeline) -> Group:
+    """The streams and the memory of a step, as wide as a console, or as can be read."""
+    return lanes(timeline, min(console.width, LANES_WIDTH), bar_blocks(console))

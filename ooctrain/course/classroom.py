@@ -21,11 +21,11 @@ from pathlib import Path
 from statistics import fmean, pstdev
 from typing import Any
 
-from ooctrain.course.assignments import ASSIGNMENTS, folder_of
+from ooctrain.course.assignments import ASSIGNMENTS, home
 from ooctrain.course.cage.wire import printable
 from ooctrain.course.grade import Grade, Row
 from ooctrain.course.handed_in import HandedIn, is_noise, pieces_of, stem
-from ooctrain.course.rubric import RUBRIC, Rubric, read_rubric
+from ooctrain.course.rubric import Rubric, read_rubric
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,15 +46,14 @@ def assignment_of(folder: Path) -> Path | None:
     fit none, or several.
     """
     names = set()
-    for path in folder.iterdir() if folder.is_dir() else ():
+    for path in folder.iterdir():
         pieces, _ = ([], []) if is_noise(path.name) else pieces_of(path)
         names |= {f"{stem(piece.file).lower()}.py" for piece in pieces}
     fitting = [
         place
-        for place in map(folder_of, ASSIGNMENTS)
-        if (place / RUBRIC).is_file()
-        and read_rubric(place).submission.partition(":")[0] in names
-    ]  # fmt: skip
+        for place in (home() / name for name in ASSIGNMENTS)
+        if read_rubric(place).submission.partition(":")[0] in names
+    ]
     return fitting[0] if len(fitting) == 1 else None
 
 

@@ -17,6 +17,7 @@ import lzma
 import os
 import re
 import stat
+import symtable
 import tarfile
 import zipfile
 from collections import Counter
@@ -423,24 +424,30 @@ def _without_magic(line: str) -> str:
 
 def _needed(statements: list[ast.stmt], name: str) -> list[ast.stmt]:
     """The statements that a class needs, in their order."""
-    last = max(n for n, one in enumerate(statements) if name in _bound(one))
-    while last and not isinstance(statements[last], ast.ClassDef) and any(
-        isinstance(one, ast.ClassDef) and one.name == name for one in statements[:last]
-    ):  # fmt: skip
-        last -= 1  # what only changes the class is found below
-    before = [
+    tries = [n for n, one in enumerate(statements) if _begins(one, name)]
+    # What was done to a class that is defined anew is lost; what is asked of it is an experiment.
+    first = tries[-1] if tries else 0
+    left = [
         one for n, one in enumerate(statements)
-        if not (isinstance(one, ast.ClassDef) and one.name == name and n != last)
+        if _bound(one) != {name} or (n >= first and not isinstance(one, ast.Expr))
     ]  # fmt: skip
-    kept: set[int] = {n for n, one in enumerate(before) if _always(one)}
+    kept: set[int] = {n for n, one in enumerate(left) if _always(one)}
     wanted = {name}
     while True:
-        more = {n for n, one in enumerate(before) if n not in kept and wanted & _bound(one)}
+        more = {n for n, one in enumerate(left) if n not in kept and wanted & _bound(one)}
         if not more:
-            chosen = [before[n] for n in sorted(kept)]
+            chosen = [left[n] for n in sorted(kept)]
             return sorted(chosen, key=lambda one: not _is_future(one))  # those come first
         kept |= more
-        wanted |= {word for n in more for word in _read(before[n])}
+        wanted |= {word for n in more for word in _read(left[n])}
+
+
+def _begins(statement: ast.stmt, name: str) -> bool:
+    """Whether it defines a class of that name without reading an earlier one, as a base does."""
+    return (
+        isinstance(statement, ast.ClassDef) and statement.name == name
+        and not any(name in _read(part) for part in (*statement.bases, *statement.decorator_list))
+    )  # fmt: skip
 
 
 def _always(statement: ast.stmt) -> bool:
@@ -454,17 +461,15 @@ def _is_future(statement: ast.stmt) -> bool:
 
 
 def _bound(statement: ast.stmt) -> set[str]:
-    """Names at the top of a module that a statement binds, or whose objects it assigns to."""
-    if isinstance(statement, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
-        return {statement.name}
-    if isinstance(statement, (ast.Import, ast.ImportFrom)):
-        return {(alias.asname or alias.name).partition(".")[0] for alias in statement.names}
+    """Names at the top of a module that a statement binds, or whose objects it changes: assigns to,
+    or calls a method of.
+    """
     found: set[str] = set()
     open_nodes: list[ast.AST] = [statement]
     while open_nodes:
         node = open_nodes.pop()
         if isinstance(node, _SCOPES):
-            found |= {node.name} if not isinstance(node, ast.Lambda) else set()
+            found.add(getattr(node, "name", ""))  # a lambda has none
             continue
         if isinstance(node, (ast.Name, ast.Attribute, ast.Subscript)) and not isinstance(
             node.ctx, ast.Load
@@ -472,15 +477,27 @@ def _bound(statement: ast.stmt) -> set[str]:
             found.add(_root(node))
         if isinstance(node, (ast.Import, ast.ImportFrom)):
             found |= {(alias.asname or alias.name).partition(".")[0] for alias in node.names}
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
+            found.add(_root(node.func))
         open_nodes += ast.iter_child_nodes(node)
     return found
 
 
 def _root(node: ast.expr) -> str:
+    """The name that an attribute or a part belongs to; "" where it is of something without one."""
     while isinstance(node, (ast.Attribute, ast.Subscript)):
         node = node.value
     return node.id if isinstance(node, ast.Name) else ""
 
 
-def _read(statement: ast.stmt) -> set[str]:
-    return {node.id for node in ast.walk(statement) if isinstance(node, ast.Name)}
+def _read(part: ast.AST) -> set[str]:
+    """Names of the module that it reads, its functions too; those of the functions' own are not."""
+    tables, found = [symtable.symtable(ast.unparse(part), "a cell", "exec")], set[str]()
+    for table in tables:  # which grow
+        outside = table.get_type() in ("module", "class")  # what these lack yet, the module has
+        found |= {
+            name.get_name() for name in table.get_symbols()
+            if name.is_referenced() and (outside or name.is_global())
+        }  # fmt: skip
+        tables += table.get_children()
+    return found

@@ -157,7 +157,7 @@ def _whole_strides(input: Tensor, more: Pair, stride: Pair, dilation: Pair) -> t
     A stride more of output is what one more pixel of zeros below would be spread over.
     """
     below, right = (
-        extra // s if s > 0 and 0 <= extra < d else 0
+        extra // s if 0 < s <= extra < d else 0
         for extra, s, d in zip(more, stride, dilation, strict=True)
     )
     if below or right:

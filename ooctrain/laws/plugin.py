@@ -10,6 +10,7 @@ library until a fixture is requested. Read next: `test_planner.py`.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
@@ -67,19 +68,13 @@ def rewrite(request: pytest.FixtureRequest) -> Any:
 @pytest.fixture
 def bands(request: pytest.FixtureRequest) -> Any:
     """The bands of `--bands`, else what `bands()` of adapters.py returns."""
-    named = _named(request, "bands")
-    if isinstance(named, str):
-        return _plugins().resolve(named, {}, group="ooctrain.nobody", what="bands")
-    return named
+    return _made(request, "bands")
 
 
 @pytest.fixture
 def law(request: pytest.FixtureRequest) -> Any:
     """The law of `--law`, else what `law()` of adapters.py returns."""
-    named = _named(request, "law")
-    if isinstance(named, str):
-        return _plugins().resolve(named, {}, group="ooctrain.nobody", what="law")
-    return named
+    return _made(request, "law")
 
 
 @pytest.fixture
@@ -89,10 +84,32 @@ def split(request: pytest.FixtureRequest) -> Any:
     from ooctrain.split.model import split as own
 
     named = _named(request, "split")
-    if not isinstance(named, str) or named == "oc.split":
-        return own if isinstance(named, str) else named
+    if not isinstance(named, str):
+        return named
     path, _, name = named.rpartition(":")
-    return _plugins().load_from_file(path, name)
+    return own if named == "oc.split" else _plugins().load_from_file(path, name)
+
+
+def expect_kept(
+    request: pytest.FixtureRequest, what: str, failure: type[AssertionError],
+    check: Callable[..., object],
+) -> None:  # fmt: skip
+    """Lets a test pass or fail as a check does, with the command that runs it again.
+
+    Args:
+        request: pytest's, of that test.
+        what: as of `repeat_command`.
+        failure: what the check raises where the law does not hold.
+        check: is given the number of cases and their seed.
+    """
+    options = request.config.getoption
+    try:
+        check(examples=options("law_examples"), seed=options("law_seed"))
+        return
+    except failure as caught:
+        said = str(caught)
+    # Outside of any `except`: pytest would print a failure within one twice.
+    pytest.fail(f"{said}\n  {repeat_command(request, what)}", pytrace=False)
 
 
 def repeat_command(request: pytest.FixtureRequest, what: str) -> str:
@@ -100,7 +117,7 @@ def repeat_command(request: pytest.FixtureRequest, what: str) -> str:
 
     Args:
         request: pytest's, of that test.
-        what: "planner", "allocator", "rewrite", "bands" or "split".
+        what: "planner", "allocator", "rewrite", "bands", "law" or "split".
     """
     config = request.config
     given = config.getoption(what)
@@ -116,6 +133,14 @@ def _plugins() -> ModuleType:
     from ooctrain import plugins
 
     return plugins
+
+
+def _made(request: pytest.FixtureRequest, what: str) -> Any:
+    """An object as it is, or of the class in a file."""
+    named = _named(request, what)
+    if isinstance(named, str):
+        return _plugins().resolve(named, {}, group="ooctrain.nobody", what=what)
+    return named
 
 
 def _named(request: pytest.FixtureRequest, what: str) -> Any:

@@ -7,11 +7,12 @@ A test passes, or fails with the report of `check_split` on the fixture `split`.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
 
-from ooctrain.laws.plugin import repeat_command
+from ooctrain.laws.plugin import expect_kept
 from ooctrain.testing.check_split import SPLIT_LAWS, SplitFailure, check_split
 
 
@@ -20,18 +21,4 @@ def test_split(
     law: str, split: Callable[..., Any], request: pytest.FixtureRequest
 ) -> None:  # fmt: skip
     """The split keeps the law on small random networks."""
-    options = request.config.getoption
-    failure = _failure_of(split, law, options("law_examples"), options("law_seed"))
-    # Outside of any `except`: pytest would print a failure within one twice.
-    if failure is not None:
-        pytest.fail(f"{failure}\n  {repeat_command(request, 'split')}", pytrace=False)
-
-
-def _failure_of(
-    split: Callable[..., Any], law: str, examples: int, seed: int
-) -> SplitFailure | None:  # fmt: skip
-    try:
-        check_split(split, examples=examples, seed=seed, laws=(law,))
-    except SplitFailure as failure:
-        return failure
-    return None
+    expect_kept(request, "split", SplitFailure, partial(check_split, split, laws=(law,)))

@@ -82,9 +82,6 @@ class Spread(Op):
     def vjp(self, tape, ins, outs, grads):
         return (sum_to(tape, grads[0], ins[0], self.factor),)
 
-    def flops(self, ins, outs):
-        return outs[0].size
-
 
 def sum_over(call: Callable[[Op, Any], Any], x: Any, axes: Sequence[int], factor: float) -> Any:
     """Records factor * the sum of x over axes, which stay with extent 1.

@@ -64,8 +64,8 @@ class NumbersFile:
         if self._path is None or self._state() != self._before:
             return
         content = {"version": JSON_VERSION, "command": self._command, "error": message}
-        with suppress(OSError):
-            self._path.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
+        with suppress(OoctrainError):
+            write_numbers(str(self._path), content)
 
     def _state(self) -> tuple[int, int] | None:
         """(time of the last change in ns, bytes); None: there is no such file."""

@@ -32,7 +32,8 @@ def main() -> int:
     drawn = drawn_from(given.only, given.sample, given.seed)
     reasons = report.equivalents()
     wrong = [f"no longer there: {key}" for key in report.outdated(reasons)]
-    verdicts = try_all(drawn, given)
+    court = try_all(drawn, given)
+    verdicts = list(court.verdicts.values())
     found = report.wrongly_equivalent(verdicts, reasons)
     wrong += [f"not equivalent, {v.by} notices it: {v.mutant.key}" for v in found]
     judged = "the nearest tests alone" if given.nearest else "the quick tests that reach them"
@@ -75,8 +76,8 @@ def drawn_from(parts: str, count: int, seed: str) -> list[Mutant]:
     return sample([mutant for file in chosen for mutant in mutants_of(file)], count, seed)
 
 
-def try_all(drawn: list[Mutant], given: argparse.Namespace) -> list[Verdict]:
-    """What pytest, with the court in it, finds of each."""
+def try_all(drawn: list[Mutant], given: argparse.Namespace) -> Court:
+    """The court, after pytest has let it find what becomes of each."""
     until = time.monotonic() + 60 * given.minutes
     terms = Terms(NEAREST if given.nearest else STAGES, given.seconds, until, given.first - 1)
     given.kept.mkdir(parents=True, exist_ok=True)
@@ -91,7 +92,7 @@ def try_all(drawn: list[Mutant], given: argparse.Namespace) -> list[Verdict]:
             [court, court.tests],
         )  # fmt: skip
     assert ended in (pytest.ExitCode.OK, pytest.ExitCode.NO_TESTS_COLLECTED), ended
-    return list(court.verdicts.values())
+    return court
 
 
 def searches_are_compiled() -> bool:

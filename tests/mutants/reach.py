@@ -28,7 +28,7 @@ from mutants.operators import ROOT, digest_of, files, sources
 #: three times as many.
 LONGEST_TEST_S, LONGEST_FILE_S = 10, 150
 #: How reach is found: what was kept by another way is found again.
-WAY = "in children and in the cage, too"
+WAY = "in children, as plug-ins of pytest too, and in the cage"
 
 
 @dataclass(frozen=True, slots=True)

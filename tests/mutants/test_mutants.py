@@ -186,6 +186,14 @@ def test_what_other_processes_reach_is_written_down(tmp_path):
     def starts() -> None:
         subprocess.run([sys.executable, "-c", ADDS], cwd=ROOT, check=True)
 
+    def is_a_plugin() -> None:
+        """Whose assertions pytest rewrites."""
+        test = tmp_path / "test_it.py"
+        lines = "".join(f"    {line}\n" for line in ADDS.split("\n"))
+        test.write_text(f"def test_it():\n{lines}", encoding="utf-8")
+        words = ["-m", "pytest", "-q", "-p", FILE.removesuffix(".py").replace("/", "."), str(test)]
+        subprocess.run([sys.executable, *words], cwd=tmp_path, check=True)
+
     def forks() -> None:
         if not os.fork():
             holes.Holes().add(0, 1)
@@ -193,6 +201,7 @@ def test_what_other_processes_reach_is_written_down(tmp_path):
         os.wait()
 
     assert in_fork(lambda: reached(starts))
+    assert in_fork(lambda: reached(is_a_plugin))
     assert in_fork(lambda: reached(forks))
 
 

@@ -180,10 +180,11 @@ def test_the_law_bites(bug, monkeypatch):
 
 
 IMAGE = oc.tensor(np.ones((1, 1, 4, 4), np.float32))
-SIDES = ((1, 1), (1,) * 6, 1, None, (1.5, 1, 1, 1), ("1", 1, 1, 1), (None,) * 4, "abcd", (-1,) * 4)
+SIDES = ((1,) * 3, (1,) * 10, 1, None, (1.5, 1, 1, 1), ("1", 1, 1, 1), (None,) * 4, "abcd",
+         (-4, -4, 0, 0))  # fmt: skip
 FACTORS = (np.nan, np.inf, -np.inf, "2", (2, 2, 2), [2.0], 1j, 0, -1, 1.2345678, None, object())
 SIZES = ((1, 2, 3), "12", 1.5, 0, (-1, 2), object(), (None, 2), [])
-MODES = ([], None, "circular", 3)
+MODES = ([], None, "wrapped", 3)
 
 
 @pytest.mark.parametrize("what", ["sides", "factors", "sizes", "modes", "inputs"])

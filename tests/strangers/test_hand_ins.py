@@ -13,6 +13,7 @@ import io
 import json
 import lzma
 import os
+import random
 import tarfile
 import zipfile
 from pathlib import Path
@@ -21,7 +22,7 @@ import pytest
 from unit.test_course_tools import tiny_assignment
 
 from ooctrain.cli import main
-from ooctrain.course.handed_in import handed_in
+from ooctrain.course.handed_in import handed_in, source_of_notebook
 from ooctrain.course.rubric import read_rubric
 
 GOOD = "class Lru:\n    name = 'good'\n"
@@ -59,8 +60,9 @@ def notebook(*cells, key="source", lines=False, **rest):
     return json.dumps({**book, **rest}).encode()
 
 
-def encrypted():
-    content = bytearray(zipped({"lru.py": GOOD.encode()}))
+def encrypted(files=None):
+    """A zip whose first file is."""
+    content = bytearray(zipped(files or {"lru.py": GOOD.encode()}))
     for signature, flags in ((b"PK\3\4", 6), (b"PK\1\2", 8)):
         content[content.index(signature) + flags] |= 1
     return bytes(content)
@@ -89,6 +91,7 @@ RIGHT = {
     "a zip in capitals": {"ADA.ZIP": zipped({"LRU.PY": G})},
     "a zip of a Mac": {"ada.zip": zipped({"ada/lru.py": G, **JUNK})},
     "a zip of Windows": {"ada.zip": zipped({"ada\\lru.py": G})},
+    "a zip with a file that is locked": {"ada.zip": encrypted({"old/lru.py": NOT, "lru.py": G})},
     "a zip in a folder": {"ada_123_assignsubmission_file/lru.zip": zipped({"lru.py": G})},
     "a zip in a zip": {"ada.zip": zipped({"inner.zip": zipped({"lru.py": G})})},
     "a zip with all of the handout": {"ada.zip": zipped({"tiny/lru.py": G, "tiny/test_tiny.py": NOT,
@@ -130,6 +133,9 @@ WRONG = {
     "a tar of links": ({"ada.tar": tarred({"lru.py": b""}, kind=tarfile.SYMTYPE)},
                        "there is no lru.py"),
     "a zip that fills a disk": ({"ada.zip": zipped(BOMB)}, "64 MiB"),
+    "a zip whose files fill a memory together": (
+        {"ada.zip": zipped({"a.ipynb": b"0" * (40 << 20), "lru.py": b"0" * (40 << 20)})},
+        "not a notebook"),
     "a tar that fills a disk": ({"ada.tar.gz": tarred(BOMB, gzip.compress)}, "64 MiB"),
     "a gzip that fills a disk": ({"ada.py.gz": gzip.compress(BOMB["lru.py"])}, "64 MiB"),
     "a zip of zips of zips": ({"ada.zip": zipped({"a.zip": zipped({"b.zip": zipped({
@@ -276,6 +282,71 @@ def test_a_notebook_gives_the_class_and_what_it_needs(what, place):
     compile(source, "lru.py", "exec")
     assert all(word in source for word in there)
     assert not any(word in source for word in absent)
+
+
+#: Statements of a notebook: they make, change and read names, or only try something.
+STATEMENTS = (
+    "{a} = {n}", "{a} = {b} + {n}", "{a}, {b} = {n}, {b}", "T = [{n}]", "T.append({a})",
+    "T[0] = {a}", "for i in range({n}):\n    T.append(i)", "T += [{a}]", "D = {{'k': {a}}}",
+    "D['k'] = {n}", "D.update(k={b})", "if {a} > {n}:\n    {b} = {n}\nelse:\n    {a} = {n}",
+    "import math as m", "def f():\n    return {a} + T[0]", "def g(x={a}):\n    return f() + x",
+    "h = lambda: D['k'] + {b}", "class Other:\n    k = {a}", "Other.n = {n}", "del {a}",
+    "class Other:\n    def k(self):\n        return f()", "@str\nclass Other:\n    pass",
+    "try:\n    import nothing_like_it as q\nexcept ImportError:\n    q = {n}",
+    "class Lru:\n    n = {n}\n    k = {a}\n\n    def m(self):\n        return f(), {b}",
+    "class Lru(Other):\n    n = {n}\n    t = T", "class Lru(Lru):\n    j = {a}", "Lru.m = g",
+    "class Lru:\n    j = D\n    z = q\n    k = h", "Lru.z = {a}", "Lru.z += {n}",
+    "class Lru:\n    def m(self):\n        plan = [{a} for q in T]\n        return plan",
+    "assert Lru.n < {n}, D", "Lru.m(1)", "print(Lru())", "1 / 0", "Lru().m()", "raise Wrong({a})",
+    "f()", "T", "plan = wrong({a})", "plan.show()",
+)  # fmt: skip
+
+
+def shown_of(names):
+    """What the class has and gives."""
+    one = names["Lru"]()
+    given = [tried(getattr(one, word, lambda: None)) for word in ("k", "m")]
+    return [*(repr(getattr(one, word, None)) for word in "ntjz"), *given]
+
+
+def tried(what):
+    try:
+        return repr(what() if callable(what) else what)
+    except Exception as error:
+        return type(error).__name__
+
+
+#: Of these the first of the last group; what follows only looks, and may fail.
+LOOKS = STATEMENTS.index("assert Lru.n < {n}, D")
+LEFT_OUT = "assert", "print", "raise", "1 / 0", "wrong", "show"
+
+
+@pytest.mark.parametrize("part", range(4))
+def test_a_class_out_of_a_notebook_is_as_it_is_in_the_notebook(part):
+    """Of cells that run from top to bottom; those that only look at something are left out."""
+    found = 0
+    for seed in range(part * 150, part * 150 + 150):
+        rng, names = random.Random(seed), {"__name__": "book"}
+        cells = ["A = B = 1", "T = []", "D = {}"]
+        exec("\n".join(cells), names)
+        for _ in range(16):
+            number = rng.randrange(len(STATEMENTS))
+            a, b = rng.choices("AB", k=2)
+            cell = STATEMENTS[number].format(a=a, b=b, n=rng.randrange(1, 9))
+            try:
+                exec(compile(cell, "cell", "exec"), names)
+            except Exception:
+                if number < LOOKS:
+                    continue
+            cells.append(cell)
+        if "Lru" in names:
+            found += 1
+            source = source_of_notebook(notebook(*cells), "Lru")
+            alone: dict = {"__name__": "alone"}
+            exec(compile(source, "lru.py", "exec"), alone)
+            assert shown_of(alone) == shown_of(names), (cells, source)
+            assert not [word for word in LEFT_OUT if word in source]
+    assert found > 40
 
 
 @pytest.mark.slow

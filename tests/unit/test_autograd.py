@@ -2,6 +2,7 @@
 
 import gc
 import linecache
+import random
 import subprocess
 import sys
 import threading
@@ -58,6 +59,30 @@ def test_reshape_slice_and_flatten_keep_logical_order():
         x[::-1]
     with pytest.raises(ShapeError, match="do not fit shape"):
         x.reshape(7, -1)
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_a_block_is_numpy_s_or_refused(seed):
+    """Any bounds; other steps, indices beyond an axis and more keys than axes are refused."""
+    rng, array, found = random.Random(seed), values(3, 4, 5), 0
+    steps, odd = [None, 1, 1, 1, 1, 2, -1], [0, -1, 3, None, ...]
+    for _ in range(40):
+        keys = tuple(
+            slice(rng.randint(-6, 6), rng.choice([None, *range(-6, 7)]), rng.choice(steps))
+            if rng.random() < 0.6 else rng.choice(odd) for _ in range(rng.randint(1, 4))
+        )  # fmt: skip
+        steps_are_1 = all(not isinstance(k, slice) or k.step in (None, 1) for k in keys)
+        try:
+            block = array[keys] if steps_are_1 else None
+        except IndexError:
+            block = None
+        if block is None:
+            with pytest.raises(ShapeError):
+                tensor(array)[keys]
+        elif block.size:
+            found += 1
+            np.testing.assert_array_equal(tensor(array)[keys].numpy(), block, strict=True)
+    assert found > 2
 
 
 def test_second_backward_names_the_call_and_who_freed_it():

@@ -22,6 +22,8 @@ from ooctrain.errors import ConfigError, DoesNotFit, Infeasible, OutOfDeviceMemo
 from ooctrain.execution import compose
 from ooctrain.sched.planners.keep_all import KeepAll
 from ooctrain.step import presets as machines
+from ooctrain.step.allowance import memory_limits
+from ooctrain.units import format_bytes
 
 SMALL = ["lenet", "--batch", "8", "--threads", "1"]
 
@@ -591,8 +593,15 @@ def test_doctor_survives_broken_checks(run, monkeypatch, tmp_path):
     status, out, _ = run("doctor", "--json", str(path))
     assert status == 1
     assert "a broken installation" in out
-    levels = {check["name"]: check["level"] for check in json.loads(path.read_text())["checks"]}
-    assert levels == {"first": "fail", "Python": "ok"}
+    checks = json.loads(path.read_text())["checks"]
+    assert {c["name"]: c["level"] for c in checks} == {"first": "fail", "Python": "ok"}
+    first, how, second, last = out.splitlines()
+    assert (first.split()[:2], second.split()[:2]) == (["fail", "first"], ["ok", "Python"])
+    assert how.split(" -> ")[1] == checks[0]["fix"]
+    assert (
+        len({first.index(checks[0]["text"]), second.index(checks[1]["text"]), how.index("->")}) == 1
+    )
+    assert last.split()[:3] == ["1", "of", "2"]
 
 
 def test_a_package_that_is_installed_and_broken_is_found(monkeypatch, tmp_path):
@@ -755,3 +764,12 @@ def test_a_shell_is_taught_what_can_follow(run, shell, tmp_path):
         [sys.executable, "-c", ASKED_BY_A_SHELL], env=asked, capture_output=True, text=True
     )
     assert "--planner" in said.stdout, said.stderr
+
+
+def test_memory_that_has_run_out_is_said_with_what_limits_it(run, tmp_path):
+    """Python's own error of it has no words."""
+    (tmp_path / "net.py").write_text("def net():\n    raise MemoryError\n")
+    status, out, err = run("plan", f"{tmp_path / 'net.py'}:net", "--batch", "1")
+    assert (status, out, len(err.splitlines())) == (1, "", 1)
+    for limit in memory_limits()[:1]:
+        assert err.rstrip().endswith(f"of {format_bytes(limit.limit_bytes)} by {limit.source}")

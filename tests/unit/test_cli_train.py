@@ -4,6 +4,7 @@ happens."""
 from __future__ import annotations
 
 import fcntl
+import io
 import json
 import os
 import shlex
@@ -11,6 +12,7 @@ import signal
 import subprocess
 import sys
 import termios
+import threading
 import time
 from pathlib import Path
 
@@ -61,6 +63,26 @@ def test_a_tiled_run_is_compared_with_in_core_tiled_alike(run):
     assert numbers["identical_to_incore"] is True
     assert "the same bits as in-core, tiled alike:" in out
     assert "summed tile by tile" in out
+
+
+OTHER_EACH_TIME = """
+import numpy as np
+import ooctrain as oc
+
+def net(num_classes=10, in_channels=3):
+    net = oc.nn.Sequential(oc.nn.Flatten(), oc.nn.Linear(in_channels * 1024, num_classes))
+    net[1].bias.copy_(np.random.default_rng().standard_normal(num_classes).astype("f4"))
+    return net
+"""
+
+
+def test_a_network_that_is_another_each_time_has_not_the_bits_of_in_core(tmp_path):
+    (tmp_path / "net.py").write_text(OTHER_EACH_TIME)
+    status = main(["train", f"{tmp_path}/net.py:net", "--steps", "1", "--batch", "8", "--verify",
+                   "--json", str(tmp_path / "own.json")])  # fmt: skip
+    numbers = json.loads((tmp_path / "own.json").read_text())
+    assert (status, numbers["identical_to_incore"], numbers["error"]) == (1, False, None)
+    assert len(numbers["incore_step_us"]) == 1
 
 
 @pytest.mark.slow
@@ -230,6 +252,31 @@ def test_a_checkpoint_that_cannot_be_written_is_found_before_the_first_step(run,
     assert not numbers.get("losses")
     assert out == ""
     assert "Traceback" not in err
+
+
+class Leaves(io.StringIO):
+    """A reader that leaves at the first step."""
+
+    def write(self, text):
+        if "images/s" in text:
+            raise BrokenPipeError
+        return super().write(text)
+
+
+def test_a_reader_that_leaves_ends_the_run_after_its_step(monkeypatch, tmp_path):
+    path, output = tmp_path / "kept.safetensors", Leaves()
+    monkeypatch.setattr(sys, "stdout", output)
+    assert main([*LENET, "--steps", "3", "--checkpoint", str(path)]) == 1
+    assert load(path).run.step == 1
+    assert "training" in output.getvalue()
+
+
+def test_a_run_in_a_memory_leaves_nothing_running(run):
+    before = threading.active_count()
+    status, numbers, _, _ = run("--memory", "6GiB", "--steps", "1")
+    assert (status, numbers["memory_bytes"]) == (0, 6 << 30)
+    assert 0 < numbers["counted_peak_bytes"] <= numbers["promised_bytes"] <= 6 << 30
+    assert threading.active_count() == before
 
 
 @pytest.mark.slow

@@ -337,9 +337,11 @@ def test_a_class_is_files_or_folders_and_a_link_is_no_submission(tmp_path):
         handed_in(students / "eve", rubric, tmp_path)
 
 
-def test_the_files_of_a_class_say_which_assignment_they_are_for(tmp_path):
+def test_the_files_of_a_class_say_which_assignment_they_are_for(tmp_path, monkeypatch):
     (tmp_path / "ada").mkdir()
     (tmp_path / "ada" / "fit.py").write_text("")
+    (tmp_path / "elsewhere" / "lru_planner").mkdir(parents=True)
+    monkeypatch.chdir(tmp_path / "elsewhere")  # a folder that is called as an assignment is
     assert assignment_of(tmp_path) == folder_of("best_fit")
     (tmp_path / "ada" / "lru.py").write_text("")
     assert assignment_of(tmp_path) is None
@@ -363,9 +365,10 @@ def with_ratio(student, ratio, points=2.0):
 
 def test_the_leaderboard_ranks_by_data_and_has_only_who_passes():
     ranked = leaderboard(
-        [with_ratio("c", 1.2), with_ratio("b", 1.2), with_ratio("a", 1.1), with_ratio("x", 1.0, 0)]
-    )
-    assert [graded.student for graded in ranked] == ["a", "b", "c"]
+        [with_ratio("o", None), with_ratio("c", 1.2), with_ratio("b", 1.2), with_ratio("a", 1.1),
+         with_ratio("x", 1.0, 0)]
+    )  # fmt: skip
+    assert [graded.student for graded in ranked] == ["a", "b", "c", "o"]
 
 
 def test_no_name_of_a_student_is_a_formula(tmp_path):

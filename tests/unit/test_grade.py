@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import sys
 import textwrap
+from contextlib import nullcontext
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -19,7 +21,7 @@ from ooctrain.cli import main
 from ooctrain.course import measures as measuring
 from ooctrain.course.assignments import ASSIGNMENTS as ASSIGNMENT_NAMES
 from ooctrain.course.interview import Interview
-from ooctrain.course.measures import measured, par_us
+from ooctrain.course.measures import budget_bytes_of, measured, par_us
 from ooctrain.course.remote import plan_in_answer
 from ooctrain.course.replays import (
     addresses_given,
@@ -33,6 +35,7 @@ from ooctrain.course.submitted import Introduced, introduced
 from ooctrain.errors import ConfigError
 from ooctrain.sched.planners.registry import get_planner
 from ooctrain.sched.planning.question import Question
+from ooctrain.units import format_bytes
 
 TEST_FILE = """
 def test_it_has_a_name(planner):
@@ -384,6 +387,15 @@ def test_an_assignment_s_rubric_counts_a_hundred_points(name):
     assert all(f"def {name}(" in source for name in rubric.tests.points)
 
 
+@pytest.mark.parametrize(("least", "right"), [(0, False), (0.5, True), (100, True), (101, False)])
+def test_a_grade_passes_with_some_and_at_most_all_points(least, right, tmp_path):
+    assignment(tmp_path)
+    path = tmp_path / RUBRIC
+    path.write_text(path.read_text().replace("pass_points = 50", f"pass_points = {least}", 1))
+    with nullcontext() if right else pytest.raises(ConfigError):
+        assert read_rubric(tmp_path).pass_points == least
+
+
 def test_a_rubric_s_folder_must_be_one():
     with pytest.raises(ConfigError, match="not a rubric"):
         read_rubric(Path("nowhere"))
@@ -402,6 +414,32 @@ def test_a_submission_has_so_much_memory_and_no_more(tmp_path):
 def test_a_planner_of_the_library_can_be_graded(tmp_path):
     assert introduced("lru", "planner", 60) == Introduced("", ())
     assert measured(MEASURE, "lru", 60).ratio == 1
+    refused = measured(MEASURE, "keep-all", 60)
+    assert (refused.ratio, refused.unsafe, len(refused.why.splitlines())) == (None, False, 1)
+    assert format_bytes(budget_bytes_of(MEASURE)) in refused.why
+
+
+@pytest.mark.parametrize(("kind", "right", "wrong"), [
+    ("planner", "lru", "lruu"), ("allocator", "best-fit", "bestfit"), ("law", None, "any"),
+    ("bands", None, "any"),
+])  # fmt: skip
+def test_of_the_library_there_are_planners_and_allocators_by_name(kind, right, wrong):
+    assert right is None or introduced(right, kind, 60) == Introduced("", ())
+    with pytest.raises(ConfigError):
+        introduced(wrong, kind, 60)
+
+
+def test_an_allocator_that_cannot_be_made_has_a_fault(tmp_path):
+    for harm, fault in (("", ""), ("        raise ValueError('not today')\n", "not today")):
+        path = tmp_path / f"own{len(fault)}.py"
+        path.write_text(
+            f"{FIT_STUB}\n\nclass Mine(Fit):\n    def __init__(self, memory):\n{harm}"
+            "        super().__init__(memory)\n"
+        )
+        found = introduced(f"{path}:Mine", "allocator", 60)
+        assert fault in found.fault
+        assert bool(found.fault) == bool(fault)
+        assert found.isolation
 
 
 REPLAY = Replay("lenet", 8, "50%", "v100-pcie", "lru", "best-fit", 1.02, 1.5, 4)
@@ -423,16 +461,32 @@ def test_addresses_are_judged_without_the_allocator_that_gave_them():
             extent_bytes(log, [wrong, *addresses[1:]])
 
 
-@pytest.mark.slow
-def test_an_allocator_that_lays_blocks_on_each_other_gets_no_points_for_it(tmp_path):
+#: {what an allocator does besides: (whether it is unsafe, a word of the reason)}
+HARMS = {
+    "block.address = 1 << 20": (True, "which is live"),
+    "raise ValueError('not today')": (False, "not today"),
+    "raise OutOfDeviceMemory('full')": (False, "full"),
+}
+
+
+@pytest.mark.parametrize("harm", HARMS)
+def test_an_allocator_that_does_harm_in_a_real_step_gets_no_points_for_it(harm, tmp_path):
     path = tmp_path / "own.py"
     path.write_text(
-        f"{FIT_STUB}\n\nclass Mine(Fit):\n"
+        f"{FIT_STUB}\n\nfrom ooctrain.errors import OutOfDeviceMemory\n\nclass Mine(Fit):\n"
         "    def allocate(self, nbytes, tag=''):\n"
-        "        block = super().allocate(nbytes, tag)\n        block.address = 1 << 20\n"
+        f"        block = super().allocate(nbytes, tag)\n        {harm}\n"
         "        return block\n\n    def free(self, block, after=()):\n        pass\n"
     )
     found = replayed(REPLAY, f"{path}:Mine", 60)
-    assert found.ratio is None
-    assert "which is live" in found.why
+    assert (found.ratio, found.unsafe) == (None, HARMS[harm][0])
+    assert HARMS[harm][1] in found.why
+    assert len(found.why.splitlines()) == 1
+
+
+def test_an_allocator_of_the_library_is_compared_with_par():
+    log = log_of(REPLAY)
+    bound = par_bytes(replace(REPLAY, par="bound"))
+    assert bound == peak_bytes(log.requests)
     assert replayed(REPLAY, "best-fit", 60).ratio == 1
+    assert replayed(replace(REPLAY, par="bound"), "best-fit", 60).ratio == par_bytes(REPLAY) / bound

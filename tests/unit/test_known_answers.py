@@ -20,7 +20,9 @@ from support import known
 from support.known_numbers import numbers_in
 
 import ooctrain as oc
+from ooctrain.alloc.dry_run import DryMemory
 from ooctrain.course.cage.serve import serve
+from ooctrain.course.cage.serve_allocator import Shelf
 from ooctrain.course.cage.wire import error_data, error_of, printable
 from ooctrain.course.remote import (
     AllocatorsOf,
@@ -383,6 +385,42 @@ def test_sizes_and_times_in_words():
     known.check_rows("slips", "sizes", rows)
 
 
+def test_the_books_of_an_allocator_come_with_an_answer_that_has_no_value(tmp_path):
+    """Over a memory that is here: sizes go there, and what the allocator calls comes back."""
+    (tmp_path / "mine.py").write_text("from ooctrain.alloc.best_fit import BestFit as Mine\n")
+    memory, asked = DryMemory(1 << 16), []
+
+    class Line:
+        def send(self, message):
+            asked.append((message["id"], message["call"]))
+            self.reply = {"value": getattr(memory, message["call"])(*message["values"])}
+
+        def receive(self):
+            return self.reply
+
+    shelf = Shelf(Line(), f"{tmp_path / 'mine.py'}:Mine")
+
+    def do(method, *values, **more):
+        return shelf({"ask": "do", "number": 3, "id": method, "method": method,
+                      "values": values, **more})  # fmt: skip
+
+    made = shelf({"ask": "make", "id": "m", "number": 3, "memory": {"size_bytes": 1 << 16},
+                  "methods": ["allocate"]})  # fmt: skip
+    assert (made["name"], made["granule"], made["foresees"]) == ("best-fit", [512, False, 0], False)
+    first, second = (do("allocate", size, "x")["value"] for size in (100, 7000))
+    assert [first["number"], second["number"]] == [0, 1]
+    freed = do("free", block=0, events=[])
+    assert set(freed) == {"value", "block"}
+    for method in ("check", "snapshot"):
+        assert do(method)["books"] == do("stats")["value"]
+    assert do("close")["value"] == [1]
+    assert ("m", "linear") in asked
+    assert shelf({"ask": "name"}) == {"name": "best-fit"}
+    shelf({"ask": "name", "forget": [3]})
+    with pytest.raises(KeyError):
+        do("stats")
+
+
 # Laws as tests of one's own
 
 ADAPTERS = '''
@@ -420,22 +458,6 @@ class Overlaps(Bump):
         raise AssertionError("never right")
 
 
-def planner():
-    return Slow()
-
-
-def bands():
-    return Bands()
-
-
-def law():
-    return Law()
-
-
-def allocator():
-    return Overlaps
-
-
 def split():
     return lambda model, *args, **more: model
 
@@ -451,7 +473,10 @@ def test_the_laws_of_parts_that_break_them(tmp_path):
     laws = ["planner", "allocator", "bands", "law", "split", "rewrite"]
     done = subprocess.run(
         [sys.executable, "-m", "pytest", "-p", "ooctrain.laws.plugin", "-p", "no:cacheprovider",
-         "-q", "-rA", "--law-examples", "1", "--law-seed", "5", "--law-briefly", "--tb=short",
+         *("--planner", "adapters.py:Slow", "--bands", "adapters.py:Bands"),
+         *("--allocator", "adapters.py:Overlaps"),
+         *("--law", "adapters.py:Law", "-q", "-rA", "--law-examples", "1"),
+         "--law-seed", "5", "--law-briefly", "--tb=short",
          "--pyargs", *(f"ooctrain.laws.test_{law}" for law in laws)],
         cwd=tmp_path, capture_output=True, text=True, check=False,
         env={**os.environ, "PYTHONPATH": f"{root}{os.pathsep}{os.environ.get('PYTHONPATH', '')}"},

@@ -12,6 +12,7 @@ import io
 import json
 import subprocess
 import sys
+import warnings
 from collections import deque
 from contextlib import nullcontext
 from dataclasses import replace
@@ -28,11 +29,11 @@ from support.known_numbers import numbers_in
 
 import ooctrain as oc
 from ooctrain import nn, optim
-from ooctrain.cli import COMMANDS, calibrate_command, main
+from ooctrain.cli import COMMANDS, calibrate_command, command_ranks, main
 from ooctrain.cli.advice import FitQuestion, changes_that_fit, need_of
 from ooctrain.cli.command_ranks import agree_on_run, is_compared_on_all, rank_rows, with_cores
 from ooctrain.cli.live import Lines, Redrawn, shown_every
-from ooctrain.cli.options import Extent, MemoryOptions, Workload, split_names
+from ooctrain.cli.options import Extent, MemoryOptions, RankOptions, Workload, split_names
 from ooctrain.cli.run.kept_promise import counted_rows, expect_kept
 from ooctrain.cli.run.run_record import EpochEnd, RunOptions, RunRecord, TrainingRun, typical_us
 from ooctrain.cli.run.train_rows import plan_rows, summary_rows
@@ -280,9 +281,11 @@ def test_the_picture_of_a_step(columns):
     view.on_step(a_run(losses=[1.0, 3.0, 2.0]))
     console.print(view.live.get_renderable())
     assert view.pictures == before + 3
-    lines = console.file.getvalue().splitlines()
-    picture = [(len(line), sum(c in "█░▁▂▃▄▅▆▇·" for c in line)) for line in lines
-               if "images/s" not in line and "ETA" not in line]  # fmt: skip
+    # Below the words of the step, whose lines are as long as real times are.
+    shown, label = console.file.getvalue(), f"\n{'loss':10}"
+    below = [part.partition(label)[2] for part in shown.split("t step")]
+    picture = [(len(line), sum(c in "█░▁▂▃▄▅▆▇·" for c in line))
+               for part in below[1:] for line in part.splitlines()]  # fmt: skip
     known.check_rows("commands", f"picture in {columns} columns", picture)
 
 
@@ -325,6 +328,42 @@ MEASURED = replace(
     oc.toy_machine(), name="old", interference=1.25, issue_us=2.0, copy_issue_us=3.5,
     latency_us=7.0, map_us_per_byte=1e-4, profile={"a": 1.0, "b": 2.0},
 )  # fmt: skip
+
+
+@pytest.mark.parametrize("alike", [False, True])
+@pytest.mark.parametrize("first", [False, True])
+@pytest.mark.parametrize("error", [ConfigError("wrong"), RuntimeError("broken")])
+def test_what_ends_a_rank_ends_all(error, first, alike, monkeypatch, capsys):
+    """All alike, or the rank that failed says so and ends the others."""
+    heard = []
+
+    class MadeUp:
+        rank, count, is_first = 1, 4, first
+
+        def ends_alike(self, text):
+            heard.append(text)
+            return alike
+
+        def abort(self):
+            heard.append("abort")
+
+    made = MadeUp()
+    monkeypatch.setattr(command_ranks, "launched_ranks", lambda: 4)
+    monkeypatch.setattr(command_ranks, "world", lambda **asked: asked and made)
+    shared = RankOptions(**dict.fromkeys(RankOptions.__dataclass_fields__))
+    ended = nullcontext() if not alike else pytest.raises(type(error) if first else SystemExit)
+    with warnings.catch_warnings(record=True) as warned, ended as caught:
+        warnings.simplefilter("always")
+        with command_ranks.ranks_of_run(shared) as ranks:
+            assert ranks is made
+            warnings.warn("once is enough", stacklevel=1)
+            raise error
+    said = capsys.readouterr().err
+    assert heard == [f"{type(error).__name__}: {error}", *([] if alike else ["abort"])]
+    assert len(warned) == first
+    assert not alike or first or caught.value.code == (2 if isinstance(error, ConfigError) else 1)
+    assert ("rank 1 of 4" in said) is not alike
+    assert ("Traceback" in said) == (not alike and isinstance(error, RuntimeError))
 
 
 @pytest.mark.parametrize("link", ["duplex", "shared"])

@@ -10,14 +10,16 @@ from __future__ import annotations
 
 import ast
 import csv
+import hashlib
 import json
 import random
 import zipfile
+from base64 import urlsafe_b64encode
 from contextlib import nullcontext
 
 import pytest
 from support import known
-from support.handouts import BOOKS, BOOKS_STUB, IN_BANDS, ROWS_STUB
+from support.handouts import BOOKS, BOOKS_STUB, IN_BANDS, LRU_STUB, ROWS_STUB, SOLUTION
 
 from ooctrain.cli import main
 from ooctrain.cli.grade_class import item_table
@@ -30,12 +32,16 @@ from ooctrain.course.autograders.notebook_graders import (
     write_nbgrader,
     write_otter,
 )
-from ooctrain.course.checks import LAST_BYTES, run_tests
-from ooctrain.course.classroom import Graded, item_statistics, leaderboard, write_class
+from ooctrain.course.checks import LAST_BYTES, Ended, run_checks, run_tests
+from ooctrain.course.classroom import Graded, grade_class, item_statistics, leaderboard, write_class
 from ooctrain.course.grade import Grade, Row, grade
-from ooctrain.course.handout import stripped_files, write_course_wheel
+from ooctrain.course.handed_in import HandedIn
+from ooctrain.course.handout import PACKAGE, stripped_files, write_course_wheel
 from ooctrain.course.hunt import BUGS, hunt_with, planted
+from ooctrain.course.interview import NoAnswer
+from ooctrain.course.outcomes import MOST_BROKEN
 from ooctrain.course.rubric import RUBRIC, read_rubric
+from ooctrain.errors import OoctrainError
 
 TOML = """
 kind = "bands"
@@ -184,6 +190,15 @@ def test_tests_of_a_teacher_that_end_themselves_are_heard_until_then(end, status
     assert ("1 failed" in ended.last_line) == last
     assert len(ended.last_line) <= LAST_BYTES
     assert f"{status}" in ended.why(5)
+    assert "125 s" in Ended(0, True, "").why(5)
+
+
+def test_tests_that_cannot_be_run_are_no_fault_of_a_submission(assignment):
+    (assignment / "test_rows.py").write_text(f"import nothing_like_it\n{TESTS}")
+    with pytest.raises(OoctrainError) as caught:
+        run_checks(read_rubric(assignment), "any", 0)
+    assert caught.value.code == "OOC-119"
+    assert str(assignment / "test_rows.py") in caught.value.fix
 
 
 # Grades that are made up
@@ -361,6 +376,28 @@ def test_a_class_without_a_file_has_no_points_and_each_has_a_reason(
     assert main(command) == 1
 
 
+def test_a_class_is_graded_as_each_of_it_is(assignment, tmp_path):
+    """By a command for each, which may fail as a whole; two students may have one name."""
+    rubric, heard = read_rubric(assignment), []
+    handed = [
+        HandedIn("ada", tmp_path / "nowhere.py"), HandedIn("ada", assignment / "rows.py"),
+        HandedIn("bob", None, "nothing"),
+    ]  # fmt: skip
+    grades = grade_class(rubric, handed, 2, 3, heard.append)
+    lost, found, empty = grades
+    assert sorted(map(id, heard)) == sorted(map(id, grades))
+    known.check_rows("grades", "rows of a grade", map(row_of, found.grade.rows))
+    assert (found.student, found.fault, found.grade.pass_points) == ("ada", "", 40)
+    assert found.grade.isolation
+    assert (lost.student, empty.student, empty.fault) == ("ada", "bob", "")
+    for one, why in ((lost, lost.fault), (empty, "nothing")):
+        (row,) = one.grade.rows
+        assert (row.kind, row.points, row.most_points) == ("file", 0, rubric.most_points)
+        assert why
+        assert row.reason == why
+    assert "status 2" in lost.fault
+
+
 # Course wheels
 
 
@@ -370,6 +407,7 @@ def test_what_a_course_wheel_leaves_out_and_brings(assignment, tmp_path):
     with zipfile.ZipFile(wheel) as packed:
         pars = json.loads(packed.read("ooctrain/course/known_par.json"))
         names = packed.namelist()
+        contents = {name: packed.read(name) for name in names}
         left = packed.read("ooctrain/sched/planners/lru.py").decode()
         entries = packed.infolist()
         about = next(name for name in names if name.endswith("/RECORD"))
@@ -379,7 +417,13 @@ def test_what_a_course_wheel_leaves_out_and_brings(assignment, tmp_path):
     assert "ooctrain.course.assignments" not in left
     assert [row[0] for row in record] == names
     assert record[-1][1:] == ["", ""]
-    assert all(row[1].startswith("sha256=") and "=" not in row[1][7:] for row in record[:-1])
+    assert len(contents) == len(names)
+    for name, digest, size in record[:-1]:
+        said = urlsafe_b64encode(hashlib.sha256(contents[name]).digest()).decode().rstrip("=")
+        assert (digest, int(size)) == (f"sha256={said}", len(contents[name]))
+    there = {p.relative_to(PACKAGE.parent).as_posix(): p for p in PACKAGE.rglob("*.py")}
+    others = [name for name, path in there.items() if contents[name] != path.read_bytes()]
+    assert others == ["ooctrain/sched/planners/lru.py"]
     assert {entry.external_attr >> 16 for entry in entries} == {0o644}
     assert {entry.compress_type for entry in entries} == {zipfile.ZIP_DEFLATED}
     assert not [name for name in names if "__pycache__" in name or name.endswith(".pyc")]
@@ -415,10 +459,11 @@ def test_the_arenas_of_a_hunt_and_what_a_right_law_says(monkeypatch):
     known.check_rows("grades", "hunt", rows)
     arenas = []
     for name in BUGS:
-        for seed in range(3):
+        said: list[object] = []
+        for seed in range(12):
             rng = random.Random(seed)
-            arena, said = planted(name, rng), []
-            live = []
+            arena, live = planted(name, rng), []
+            said.append((arena.size, arena.k))
             for _ in range(150):
                 if live and rng.random() < 0.5:
                     block = live.pop(rng.randrange(len(live)))
@@ -428,13 +473,28 @@ def test_the_arenas_of_a_hunt_and_what_a_right_law_says(monkeypatch):
                     except KeyError:
                         said.append("K")
                 else:
-                    # Small ones, large ones, one of the whole.
-                    size = rng.choice([1, 2, 3, 4, 5, 7, 9, 16, arena.size])
-                    block = arena.allocate(size)
+                    # Small ones, large ones, those about as large as a hole, one of the whole.
+                    sizes = [1, 2, 3, 4, 5, 7, 9, 16, arena.k + 1, arena.k + 2, arena.size]
+                    block = arena.allocate(rng.choice(sizes))
                     said.append(block)
                     live += [block] if block is not None else []
-            arenas.append((name, arena.size, arena.k, known.digest(said)))
+        arenas.append((name, *said[:1], known.digest(said)))
     known.check_rows("grades", "arenas", arenas)
+
+
+def test_a_hunt_asks_no_more_once_some_have_ended():
+    asked = []
+
+    def ends():
+        asked.append(0)
+        raise NoAnswer("it ended")
+
+    found = hunt_with(ends, 2, 0, random.Random(2))
+    assert len(asked) == MOST_BROKEN
+    assert [(one.bug, one.killed, one.draws) for one in found] == [(name, 0, 2) for name in BUGS]
+    reasons = {one.why for one in found}
+    assert len(reasons - {"it ended"}) == 1
+    assert all(f"{MOST_BROKEN} others" in why for why in reasons - {"it ended"})
 
 
 def test_the_first_reason_of_a_hunt_counts():
@@ -449,4 +509,148 @@ def test_the_first_reason_of_a_hunt_counts():
 
 
 def test_every_row_is_of_a_test():
-    assert len(known.whose("grades")) == 14 + len(ASSIGNMENTS)
+    assert len(known.whose("grades")) == 14 + len(KINDS) + len(ASSIGNMENTS)
+
+
+# Grades of other kinds
+
+OTHER = """
+kind = "{kind}"
+submission = "mine.py:Mine"
+pass_points = 50
+time_limit_s = 20
+
+[laws]
+points = 20
+examples = 1
+
+[tests]
+file = "test_mine.py"
+
+[tests.points]
+test_name = 9
+test_gone = 1
+"""
+OTHER_TESTS = """
+def test_name({kind}):
+    assert {kind} is not None
+
+
+if not __name__:
+    def test_gone({kind}):
+        pass
+"""
+BUDGETED = """
+model = "lenet"
+batch = 8
+budget = "{budget}"
+machine = "v100-pcie"
+{how}
+par = "{par}"
+full_ratio = 1.05
+none_ratio = 1.5
+points = 35
+"""
+MEASURED, REPLAYED = f"\n[[measures]]{BUDGETED}", f"\n[[replays]]{BUDGETED}"
+LISTS = 'planner = "lru"'
+KINDS = {
+    "planner": ("", (MEASURED.format(budget="50%", how="ranges = false", par="lru"),
+                             MEASURED.format(budget="100%", how="ranges = true", par="bound"))),
+    "allocator": ("buddy", (REPLAYED.format(budget="50%", how=LISTS, par="best-fit"),
+                            REPLAYED.format(budget="60%", how=LISTS, par="bound"))),
+}  # fmt: skip
+
+
+def of_kind(kind, folder):
+    folder.mkdir()
+    (folder / RUBRIC).write_text(OTHER.format(kind=kind) + "".join(KINDS[kind][1]))
+    (folder / "test_mine.py").write_text(OTHER_TESTS.format(kind=kind))
+    solved = SOLUTION.replace("(Lru)", "(Base)")
+    (folder / "mine.py").write_text(f"{LRU_STUB}\nBase = Lru\n{solved}\nMine = Solved\n")
+    return read_rubric(folder)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_grade_of_another_kind(kind, tmp_path):
+    """An allocator of the library by its name, in no process apart, and a planner in a file."""
+    rubric, name = of_kind(kind, tmp_path / kind), KINDS[kind][0]
+    found = grade(rubric, name or f"{tmp_path / kind / 'mine.py'}:Mine", 4)
+    known.check_rows("grades", f"rows of {kind}", map(row_of, found.rows))
+    assert bool(found.isolation) != bool(name)
+
+
+# Commands
+
+
+def tree_of(path):
+    """{path below a folder: content}, of files in a zip too."""
+    if path.is_file():
+        with zipfile.ZipFile(path) as packed:
+            return {name: packed.read(name) for name in packed.namelist()}
+    files = [file for file in path.rglob("*") if file.is_file()]
+    return {file.relative_to(path).as_posix(): file.read_bytes() for file in files}
+
+
+@pytest.mark.parametrize(
+    ("kind", "name", "write"),
+    [("gradescope", "small-gradescope.zip", write_zip), ("otter", "small-otter", write_otter),
+     ("nbgrader", "small-nbgrader", write_nbgrader)],
+)  # fmt: skip
+def test_an_autograder_by_its_command(kind, name, write, assignment, tmp_path, monkeypatch, capsys):
+    """Without a folder and a seed it has a name, and a seed that it prints."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "file").write_text("")
+    assert main(["course", kind, str(assignment)]) == 0
+    written, seed, *patience = capsys.readouterr().out.splitlines()
+    assert written.split()[1] == name
+    assert len(patience) == (kind == "nbgrader")
+    number = int(seed.split()[-1])
+    assert main(["course", kind, str(assignment), "--seed", str(number), "--out", "again"]) == 0
+    write(tmp_path / "third", read_rubric(assignment), number)
+    assert tree_of(tmp_path / name) == tree_of(tmp_path / "again") == tree_of(tmp_path / "third")
+    assert main(["course", kind, str(assignment), "--out", "file/below"]) == 2
+    assert main(["course", kind, str(assignment), "--seed", "-1"]) == 2
+    other = tmp_path / "fourth"
+    write(other, read_rubric(assignment), number + 1)
+    assert tree_of(other) != tree_of(tmp_path / "third")
+
+
+def test_assignments_are_listed_and_copied(assignment, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "200")
+    assert main(["course", "list"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    for name in ASSIGNMENTS:
+        (line,) = [line.split() for line in lines if line.split()[:1] == [name]]
+        assert float(line[-1]) == read_rubric(folder_of(name)).most_points
+    (assignment / "__pycache__").mkdir(exist_ok=True)
+    assert main(["course", "copy", str(assignment), "--out", "mine"]) == 0
+    there = {name: text for name, text in tree_of(assignment).items() if "__pycache__" not in name}
+    assert tree_of(tmp_path / "mine") == there
+    assert main(["course", "copy", str(assignment), "--out", "mine"]) == 2
+
+
+@pytest.mark.parametrize("what", ["a text.pdf", "a folder"])
+def test_a_hand_in_without_a_file_is_graded_with_a_reason(
+    what, assignment, tmp_path, capsys, monkeypatch
+):
+    monkeypatch.setenv("COLUMNS", "300")
+    handed, found, results = tmp_path / what, tmp_path / "found.json", tmp_path / "results.json"
+    handed.mkdir() if "folder" in what else handed.write_text("%PDF")
+    command = ["grade", str(assignment), str(handed), "--json", str(found), "--seed", "9"]
+    assert main([*command, "--gradescope", str(results)]) == 4
+    said = json.loads(found.read_text())
+    whole = read_rubric(assignment).most_points
+    (row,) = said["rows"]
+    assert (row["kind"], row["points"], row["most_points"]) == ("file", 0, whole)
+    assert row["reason"]
+    facts = [said[key] for key in ("assignment", "submission", "seed", "points", "passed", "error")]
+    assert facts == [str(assignment), str(handed), 9, 0, False, None]
+    assert (said["most_points"], said["pass_points"], said["isolation"]) == (whole, 40, [])
+    assert json.loads(results.read_text())["score"] == 0
+    assert capsys.readouterr().out.splitlines()[-1].split()[:4] == [
+        "0",
+        "of",
+        f"{whole:g}",
+        "points,",
+    ]

@@ -9,9 +9,9 @@ Counts that have a definition are held to it in `test_kernels_conv.py` and `test
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import fields, is_dataclass, replace
 from itertools import groupby
 
 import numpy as np
@@ -19,7 +19,7 @@ import pytest
 from support import known
 from support.op_samples import SAMPLES
 
-from ooctrain.errors import ShapeError
+from ooctrain.errors import OoctrainError, ShapeError
 from ooctrain.layers.kernels.cpu.table import CPU
 from ooctrain.layers.kernels.cuda.table import CUDA
 from ooctrain.rewrite.tile.halo import Span
@@ -104,6 +104,28 @@ def changed(spec: Spec) -> Iterator[Spec]:
             yield replace(spec, shape=(*spec.shape[:axis], other, *spec.shape[axis + 1 :]))
 
 
+def changed_fields(thing: Op) -> Iterator[Op]:
+    """Operations whose numbers nearly are those of a sample."""
+    for field in fields(thing):
+        value = getattr(thing, field.name)
+        others: Iterable[object] = ()
+        if is_dataclass(value):
+            others = changed_fields(value)
+        elif isinstance(value, tuple):
+            others = (
+                (*value[:place], other, *value[place + 1 :])
+                for place, one in enumerate(value) for other in changed_numbers(one)
+            )  # fmt: skip
+        else:
+            others = changed_numbers(value)
+        with suppress(OoctrainError):
+            yield from [replace(thing, **{field.name: other}) for other in others]
+
+
+def changed_numbers(value: object) -> list[int]:
+    return [-1, 0, value + 1, 99] if type(value) is int else []
+
+
 def inferred(op: Op, ins: list[Spec]) -> str:
     """The shapes of its results; of what it refuses the numbers."""
     try:
@@ -125,6 +147,7 @@ def test_shapes_are_refused_and_inferred_as_they_were(kind):
             for place, spec in enumerate(ins) for other in changed(spec)
         ]  # fmt: skip
         found += [inferred(op, ins[:-1]), inferred(op, [*ins, *ins[:1]])]
+        found += [inferred(other, ins) for other in changed_fields(op)]
         refused = sum(each.startswith("OOC") for each in found)
         rows.append((len(found), refused, known.digest(found)))
     known.check_rows("shapes", kind, rows)

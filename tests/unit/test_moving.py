@@ -2,14 +2,27 @@
 
 from __future__ import annotations
 
+import math
+import random
 import re
 from xml.etree import ElementTree
 
 import pytest
 
 import ooctrain as oc
-from ooctrain.report.moving_memory import MOVING, Film, Layer, moving_svg, on_device, window_spans
+from ooctrain.alloc.replay import BlockLife
+from ooctrain.report.moving_memory import (
+    MOVING,
+    Film,
+    Layer,
+    arena_film,
+    mapping_film,
+    moving_svg,
+    on_device,
+    window_spans,
+)
 from ooctrain.sched.planners.window import Walk
+from ooctrain.units import format_bytes
 
 FILM = Film(["<g/>"], [Layer(["<g/>"], 0), Layer(["<g/>"], 1, 3), Layer(["<g/>"], 3)], 4, 1, 50)
 
@@ -80,6 +93,36 @@ def test_lives_of_blocks_overlap_nowhere_and_add_up_to_what_the_list_needs():
                 assert apart or one.hi <= two.lo or two.hi <= one.lo
         most = max(sum(o.begin <= life.begin < o.end for o in lives) for life in lives)
         assert most * 100 == plan.peak_bytes
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_a_film_of_blocks_shows_each_while_it_lives_and_stands_still_at_the_most(seed):
+    rng, requests = random.Random(seed), 9
+    lives = []
+    for number in range(6):
+        begin = rng.randrange(requests)
+        end, lo = rng.randint(begin + 1, requests + 1), rng.randrange(0, 90)
+        lives.append(BlockLife(f"b{number % 4}", begin, end, lo, lo + rng.randint(1, 30)))
+    film = mapping_film(lives, 10, 12, requests)
+    blocks = {(life.tag, life.begin): life.end for life in lives}
+    shown = sorted((layer.first, layer.last) for layer in film.layers)
+    assert shown == sorted((begin, min(end, requests)) for (_, begin), end in blocks.items())
+    live = [sum(begin <= t < end for (_, begin), end in blocks.items()) for t in range(requests)]
+    assert (film.frames, film.still) == (requests, live.index(max(live)))
+    for (tag, begin), layer in zip(blocks, film.layers, strict=True):
+        own = [life for life in lives if (life.tag, life.begin) == (tag, begin)]
+        chunks = sum(len(range(life.lo // 10, math.ceil(life.hi / 10))) for life in own)
+        assert sum(part.count(f"<title>{tag}: chunk ") for part in layer.parts) == chunks
+    film = arena_film(lives, 150, requests, 99)
+    placed, captions = film.layers[: len(lives)], film.layers[len(lives) : -1]
+    assert [layer.first for layer in placed] == [life.begin for life in lives]
+    for now, layer in enumerate(captions[:-1]):
+        held = [(life.lo, life.hi) for life in lives if life.begin <= now < life.end]
+        free = max([hi for _, hi in held], default=0) - sum(hi - lo for lo, hi in held)
+        assert (layer.first, layer.last) == (now, now + 1)
+        assert f"request {now + 1}: {format_bytes(free)} in" in layer.parts[-1]
+    assert (captions[-1].first, captions[-1].last) == (requests - 1, None)
+    assert "150 B; the list needs 99 B" in captions[-1].parts[-1]
 
 
 def test_lives_end_with_the_request_that_is_refused():

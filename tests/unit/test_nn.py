@@ -11,6 +11,7 @@ from ooctrain import functional as F
 from ooctrain import nn
 from ooctrain.engine.autograd import manual_seed, tensor
 from ooctrain.errors import ConfigError, ShapeError
+from ooctrain.models.resnet import BasicBlock
 from ooctrain.tracing import trace
 
 
@@ -350,3 +351,16 @@ def test_a_checkpoint_keeps_buffers_that_the_weights_do_not(tmp_path):
         trainer.model.steps.copy_(np.zeros(2, np.float32))
         trainer.resume(str(tmp_path / "file"))
         assert trainer.model.steps.numpy().tolist() == [5.0, 5.0]
+
+
+@pytest.mark.parametrize("call", [
+    lambda x: F.interpolate(x, size=4, recompute_scale_factor=True),
+    lambda x: F.interpolate(x, size=4, scale_factor=2.0),
+    lambda x: F.interpolate(x),
+    lambda x: F.batch_norm(x, None, None),
+    lambda x: F.batch_norm(x, None, tensor(np.ones(3, np.float32))),
+    lambda x: BasicBlock(3, 3, 1, None, dilation=2)(x),
+])  # fmt: skip
+def test_what_does_not_go_together_is_refused(call):
+    with pytest.raises(ConfigError):
+        call(tensor(np.zeros((2, 3, 5, 5), np.float32)))

@@ -135,10 +135,11 @@ def test_a_step_that_nothing_ran_in_has_the_still_page_alone(tmp_path):
 
 def test_an_old_record_shows_what_ran(tmp_path):
     record = replace(small_record(2, tmp_path / "x.json"), listed=None)
-    lines = listed_of(record).lines
-    assert [line.name for line in lines] == [
-        event.name for event in sorted(record.timeline.events, key=lambda e: e.index)
-    ]
+    lines, ran = listed_of(record).lines, sorted(record.timeline.events, key=lambda e: e.index)
+    assert [line.name for line in lines] == [event.name for event in ran]
+    for line, event in zip(lines, ran, strict=True):
+        held = [size for time_us, size in record.timeline.ledger if time_us <= event.start_us]
+        assert (line.ledger_bytes, line.stream) == (held[-1] if held else 0, event.stream)
     (run,) = json.loads(data_text(record))["runs"]
     assert not run["complete"]
     assert list(texts_of(run)) == [line.text for line in lines]

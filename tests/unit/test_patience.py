@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import pytest
 
-from ooctrain.course.interview import Interview, NoAnswer
+from ooctrain.course.interview import Interview, NoAnswer, stood_in_line_s
 from ooctrain.course.remote import RemotePlanner, name_in_answer
 from ooctrain.errors import Infeasible
 from ooctrain.sched.planning.question import Question
@@ -23,6 +25,7 @@ MACHINE = Machine("toy", 1, 1, link_bytes_per_us=10)
 WORK_S, LIMIT_S = 0.3, 0.6
 #: So many others want the same processor.
 OTHERS = 6
+OWN = os.getpid()
 
 
 def small_step():
@@ -103,3 +106,33 @@ def test_its_own_time_is_counted_whether_it_computes_or_sleeps(deed, tmp_path):
         with pytest.raises(NoAnswer, match=r"did not end within 0\.3 s"):
             RemotePlanner(interview).plan(Question(small_step(), 100, MACHINE))
         assert time.monotonic() - started < 20
+
+
+@pytest.mark.skipif(
+    not all(map(os.path.exists, ("/proc/self/schedstat", f"/proc/{OWN}/task/{OWN}/children"))),
+    reason="the system does not say",
+)
+def test_time_in_line_is_that_which_the_system_counts_of_a_family():
+    """The second number of a process, and of each that it has started."""
+    program = "import subprocess, sys; subprocess.run(['sleep', '9']) or sys.exit()"
+    with subprocess.Popen([sys.executable, "-c", program]) as parent:
+        try:
+            while len(family := members_of(parent.pid)) < 2:
+                time.sleep(0.01)
+            least = waited_ns(family)
+            found = stood_in_line_s(parent.pid)
+            assert least <= found * 1e9 + 1 <= waited_ns(family) + 2
+        finally:
+            for member in reversed(members_of(parent.pid)):
+                os.kill(member, signal.SIGKILL)
+    assert stood_in_line_s(None) == stood_in_line_s(parent.pid) == 0
+
+
+def members_of(pid):
+    """A process and its children."""
+    own = Path(f"/proc/{pid}/task/{pid}/children")
+    return [pid, *map(int, own.read_text().split())]
+
+
+def waited_ns(family):
+    return sum(int(Path(f"/proc/{pid}/schedstat").read_text().split()[1]) for pid in family)

@@ -60,19 +60,26 @@ def test_a_record_read_back_is_the_one_that_was_written(tmp_path):
 
 @pytest.mark.parametrize("command", quick(["plan", "simulate", "train"], 2))
 def test_what_each_command_writes_can_be_drawn(command, tmp_path, capsys):
-    path, page = tmp_path / "x.json", tmp_path / "x.html"
+    path, *files = (tmp_path / f"x.{kind}" for kind in ("json", "html", "trace", "pickle", "svg"))
     arguments = [command, "lenet", "--batch", "8", "--threads", "1", "--budget", "40%"]
     arguments += ["--steps", "2"] if command == "train" else []
     assert main([*arguments, "--json", str(path)]) == 0
     capsys.readouterr()
-    assert main(["report", str(path), "--html", str(page)]) == 0
+    options = zip(("--html", "--perfetto", "--snapshot", "--svg"), files, strict=True)
+    assert main(["report", str(path), *(str(word) for pair in options for word in pair)]) == 0
     shown = capsys.readouterr().out
     numbers = json.loads(path.read_text())
     assert numbers["planned_by"] != "auto"
     assert f"lenet, batch 8, planner {numbers['planned_by']} on {numbers['machine']}" in shown
     assert f"of {format_bytes(numbers['budget_bytes'])}, at " in shown
-    assert read_record(str(path)).holdings
-    assert page.read_text().startswith("<!DOCTYPE html>")
+    record = read_record(str(path))
+    assert record.holdings
+    assert [line.split() for line in shown.splitlines()[-4:]] == [["wrote", str(f)] for f in files]
+    page, trace, pickled, picture = files
+    assert page.read_text() == step_page(record)
+    assert json.loads(trace.read_text()) == perfetto_trace(record)
+    assert pickled.read_bytes() == snapshot_pickle(record)
+    assert picture.read_text() == step_svg(record)
 
 
 def test_the_picture_has_axes_with_units_a_budget_line_a_legend_and_names_the_peak(record):

@@ -59,7 +59,7 @@ def see_only(readable: Sequence[str], hidden: Sequence[str], home: str) -> bool:
 
 def _allow(libc: ctypes.CDLL, rules: int, path: str, rights: int) -> None:
     try:
-        place = os.open(path, os.O_PATH | os.O_CLOEXEC)
+        place = os.open(path, os.O_PATH)
     except OSError:
         return  # what is not there needs no rule
     try:

@@ -218,8 +218,6 @@ TITLES = {
 }  # fmt: skip
 
 
-def _puzzle(name: str) -> Puzzle:
-    return Puzzle(name, TITLES[name], partial(judge, TASKS[name]), TASKS[name].__str__)
-
-
-PUZZLES = tuple(_puzzle(name) for name in TASKS)
+PUZZLES = tuple(
+    Puzzle(name, TITLES[name], partial(judge, task), task.__str__) for name, task in TASKS.items()
+)

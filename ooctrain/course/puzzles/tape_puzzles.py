@@ -250,8 +250,4 @@ TITLES = {"e1": "The gradient of a product", "e2": "The gradients of a convoluti
           "e3": "Batch norm, backward"}  # fmt: skip
 
 
-def _puzzle(name: str) -> Puzzle:
-    return Puzzle(name, TITLES[name], partial(judge, name))
-
-
-PUZZLES = tuple(_puzzle(name) for name in TASKS)
+PUZZLES = tuple(Puzzle(name, TITLES[name], partial(judge, name)) for name in TASKS)

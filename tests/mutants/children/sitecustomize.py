@@ -17,6 +17,7 @@ from contextlib import suppress
 from importlib.machinery import ModuleSpec, PathFinder, SourceFileLoader
 from pathlib import Path
 from types import CodeType
+from typing import SupportsIndex
 
 #: Environment variables: the folder of compiled modules, and the file for what is reached.
 PLANTED, REACHED = "MUTANTS_PLANTED", "MUTANTS_REACHED"
@@ -65,6 +66,14 @@ class PlantedFinder:
         return spec
 
 
+class PlantedFirst(list):
+    """Finders, of which that of the planted modules stays the first: pytest puts its own, which
+    rewrites the assertions of plug-ins and tests, before all others."""
+
+    def insert(self, place: SupportsIndex, finder: object) -> None:
+        super().insert(max(1, place.__index__()), finder)
+
+
 def compiled_module(name: str) -> Path:
     """Where the court leaves a module for this Python."""
     return Path(os.environ[PLANTED]) / f"{name}.{sys.implementation.cache_tag}"
@@ -72,4 +81,4 @@ def compiled_module(name: str) -> Path:
 
 if PLANTED in os.environ:
     setattr(builtins, PROBE, ReachedApart(os.environ.get(REACHED, os.devnull)))
-    sys.meta_path.insert(0, PlantedFinder)  # type: ignore[arg-type]
+    sys.meta_path = PlantedFirst([PlantedFinder, *sys.meta_path])
