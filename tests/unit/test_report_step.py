@@ -74,7 +74,7 @@ def test_what_each_command_writes_can_be_drawn(command, tmp_path, capsys):
     assert f"of {format_bytes(numbers['budget_bytes'])}, at " in shown
     record = read_record(str(path))
     assert record.holdings
-    assert [line.split() for line in shown.splitlines()[-4:]] == [["wrote", str(f)] for f in files]
+    assert shown.split()[-8:] == [word for f in files for word in ("wrote", str(f))]
     page, trace, pickled, picture = files
     assert page.read_text() == step_page(record)
     assert json.loads(trace.read_text()) == perfetto_trace(record)

@@ -190,7 +190,7 @@ SURVIVORS: dict[str, Survivor] = {
         },
     ),
     "the folder is not flushed": Survivor(
-        "crashes", (checkpoint, "save", "_sync_folder(target.parent)", "pass"),
+        "crashes", (checkpoint, "put_in_place", "_sync_folder(target.parent)", "pass"),
         {
             "the file is not flushed": (
                 checkpoint_file, "write", "os.fsync(file.fileno())", "pass",
@@ -199,7 +199,7 @@ SURVIVORS: dict[str, Survivor] = {
                 checkpoint_file, "write", "file.flush()", "pass",
             ),
             "the folder is flushed before the file has its name": (
-                checkpoint, "save",
+                checkpoint, "put_in_place",
                 "os.replace(temporary, target)\n        _sync_folder(target.parent)",
                 "_sync_folder(target.parent); os.replace(temporary, target)",
             ),
