@@ -276,8 +276,8 @@ def test_a_run_in_a_memory_leaves_nothing_running(run):
     status, numbers, _, _ = run("--memory", "6GiB", "--steps", "1")
     assert (status, numbers["memory_bytes"]) == (0, 6 << 30)
     assert 0 < numbers["promised_bytes"] <= 6 << 30
-    # That it holds is asked of a process of its own (test_memory_promise.py): what this one shares
-    # with other workers of pytest counts for more when one of them ends.
+    # That it holds is asked of processes of their own (tests/properties/test_memory_promise.py):
+    # what this one shares with other workers of pytest counts for more when one of them ends.
     assert numbers["counted_peak_bytes"] > 0
     assert threading.active_count() == before
 
