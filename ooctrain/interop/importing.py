@@ -159,6 +159,11 @@ def _checked(net: Any, example_shape: Any) -> tuple[int, ...]:
                 fix="net.float().cpu(); here all values are float32 on the CPU until a trainer "
                 "takes them to its device",
             )  # fmt: skip
+        if value._backward_hooks or getattr(value, "_post_accumulate_grad_hooks", None):
+            raise ConfigError(
+                f"{name!r} has a hook on its gradient", code="OOC-190",
+                fix="net without hooks; gradients are clipped by Trainer(clip=...)",
+            )  # fmt: skip
     return max(2, shape[0]), *shape[1:]
 
 
@@ -169,17 +174,48 @@ def exported_list(net: torch.nn.Module, shape: Sequence[int], training: bool) ->
     modes = {part: part.training for part in net.modules()}
     if net.training != training:  # else each part as it is: some may be frozen in evaluation
         net.train(training)
-    batch = torch.export.Dim.DYNAMIC
+    batch, example = torch.export.Dim.DYNAMIC, torch.empty(tuple(shape))
+    own: set[str] = set()
     try:
-        with _quiet():
-            return torch.export.export(
-                net, (torch.empty(tuple(shape)),), dynamic_shapes=({0: batch},), strict=False
-            )
+        with _quiet(), _own_gradients(own):
+            found = torch.export.export(net, (example,), dynamic_shapes=({0: batch},), strict=False)
     except Exception as error:  # whatever it is, PyTorch could not write the list
         raise _not_exported(net, error) from None
     finally:
         for part, mode in modes.items():
             part.training = mode
+    if own:
+        raise ConfigError(
+            f"{type(net).__name__} has gradients of its own, which a list of calls does not have",
+            code="OOC-190", numbers=", ".join(sorted(own)),
+            fix="the same by operations of PyTorch, whose gradients are known",
+        )  # fmt: skip
+    return found
+
+
+@contextmanager
+def _own_gradients(found: set[str]) -> Iterator[None]:
+    """Meanwhile it is noted what sets gradients otherwise than the calls of a list do: functions
+    with a backward of their own, and hooks on tensors. Checkpoints change none."""
+    import torch  # the user's own
+
+    function, hook = vars(torch.autograd.Function)["apply"], torch.Tensor.register_hook
+
+    def apply(kind: Any, *args: Any, **options: Any) -> Any:
+        if not kind.__module__.startswith("torch.utils.checkpoint"):
+            found.add(f"{kind.__qualname__}.backward")
+        return function.__func__(kind, *args, **options)
+
+    def register_hook(tensor: Any, own_hook: Any) -> Any:
+        found.add("Tensor.register_hook")
+        return hook(tensor, own_hook)
+
+    torch.autograd.Function.apply = classmethod(apply)
+    torch.Tensor.register_hook = register_hook
+    try:
+        yield
+    finally:
+        torch.autograd.Function.apply, torch.Tensor.register_hook = function, hook
 
 
 @contextmanager

@@ -416,6 +416,80 @@ def test_what_cannot_be_imported_is_one_error(what):
     assert refusal.value.__context__ is None or refusal.value.__suppress_context__
 
 
+class Reversed(torch.autograd.Function):
+    """A gradient of its own."""
+
+    @staticmethod
+    def forward(ctx, x):
+        return x.view_as(x)
+
+    @staticmethod
+    def backward(ctx, gradient):
+        return -gradient
+
+
+def _hooked(net, x):
+    x = net.conv(x)
+    if x.requires_grad:
+        x.register_hook(lambda gradient: gradient * 0)
+    return x * 2.0
+
+
+def _with_a_backward_hook():
+    net = tnn.Sequential(conv(), conv())
+    net[0].register_full_backward_hook(lambda part, ins, outs: tuple(g * 0 for g in ins))
+    return net
+
+
+def _with_a_hook_on_a_weight():
+    net = conv()
+    net.weight.register_hook(lambda gradient: gradient * 0)
+    return net
+
+
+#: {a gradient that no list of calls has: (network, what the error names)}
+OWN_GRADIENTS = {
+    "a function": (
+        lambda: Net(lambda net, x: Reversed.apply(net.conv(x)), conv=conv()),
+        "Reversed",
+    ),
+    "a hook": (lambda: Net(_hooked, conv=conv()), "register_hook"),
+    "a hook of a module": (_with_a_backward_hook, "BackwardHookFunction"),
+    "a hook of a weight": (_with_a_hook_on_a_weight, "weight"),
+}
+
+
+@pytest.mark.parametrize("what", OWN_GRADIENTS)
+def test_a_gradient_of_its_own_is_refused(what):
+    """A list of calls does not have it: it was trained with another gradient without a word."""
+    make, name = OWN_GRADIENTS[what]
+    with pytest.raises(OoctrainError) as refusal:
+        oc.from_torch(make(), (BATCH, 3, 8, 8))
+    assert refusal.value.code == "OOC-190"
+    assert name in str(refusal.value)
+    x = torch.ones(2, requires_grad=True)
+    Reversed.apply(x).sum().backward()  # PyTorch is as it was
+    assert x.grad.tolist() == [-1, -1]
+
+
+def test_a_checkpoint_changes_nothing():
+    def forward(net, x):
+        return torch.utils.checkpoint.checkpoint(net.conv, x, use_reentrant=False)
+
+    net = Net(forward, conv=conv())
+    model = oc.from_torch(net, (BATCH, 3, 8, 8))
+    same(net, model, images())
+    gradients(net, model, images())
+
+
+def test_a_hook_of_the_forward_pass_is_part_of_it():
+    net = tnn.Sequential(conv())
+    net[0].register_forward_hook(lambda part, ins, out: out * 2)
+    model = oc.from_torch(net, (BATCH, 3, 8, 8))
+    same(net, model, images())
+    gradients(net, model, images())
+
+
 @pytest.mark.parametrize("shape", [3, "images", (), (0, 3, 8, 8), (2.5, 3, 8, 8)])
 def test_an_example_is_the_shape_of_a_batch(shape):
     with pytest.raises(OoctrainError) as refusal:

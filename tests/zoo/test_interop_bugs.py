@@ -113,6 +113,15 @@ BUGS: dict[str, tuple[Any, str, str, str, Callable[[], None]]] = {
         graph.ImportedModule, "_recorded", "if call.shape is None:", "if True:",
         LAWS.test_all_that_is_missing_is_listed_at_once,
     ),
+    "a gradient of one's own passed over": (
+        doors, "_own_gradients", 'found.add(f"{kind.__qualname__}.backward")', "pass",
+        lambda: LAWS.test_a_gradient_of_its_own_is_refused("a function"),
+    ),
+    "PyTorch left changed": (
+        doors, "_own_gradients",
+        "torch.autograd.Function.apply, torch.Tensor.register_hook = function, hook", "pass",
+        lambda: LAWS.test_a_gradient_of_its_own_is_refused("a hook"),
+    ),
     "a view as its base": (
         saved_tensors.ForwardPass, "_settle",
         "made is None or (tensor.shape, tensor.stride()) != (made.shape, made.stride())",
