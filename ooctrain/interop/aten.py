@@ -353,6 +353,12 @@ def deviation(
     return input.std(dim, unbiased=unbiased, keepdim=keepdim)
 
 
+def to_type(input: Tensor, dtype: str, *_rest: Any, **_options: Any) -> Tensor:
+    """As float32, which all numbers are here; a condition is 1.0 or 0.0 already."""
+    _only_float(dtype)
+    return input
+
+
 def detach(input: Any) -> Any:
     """Without its history; what the code has made of a number has none."""
     return input.detach() if isinstance(input, Tensor) else input
@@ -395,6 +401,9 @@ ATEN: Mapping[str, Callable[..., Any]] = {
     "bmm.default": F.bmm, "mT.default": transposed, "t.default": transposed,
     "scaled_dot_product_attention.default": attention,
     "linalg_vector_norm.default": vector_norm, "norm.ScalarOpt_dim": vector_norm,
+    "gt.Scalar": Tensor.gt, "gt.Tensor": Tensor.gt, "ge.Scalar": Tensor.ge, "ge.Tensor": Tensor.ge,
+    "lt.Scalar": Tensor.lt, "lt.Tensor": Tensor.lt, "le.Scalar": Tensor.le, "le.Tensor": Tensor.le,
+    "where.self": F.where, "masked_fill.Scalar": Tensor.masked_fill, "to.dtype": to_type,
     "amax.default": Tensor.amax, "amin.default": Tensor.amin, "logsumexp.default": Tensor.logsumexp,
     "var.correction": Tensor.var, "std.correction": Tensor.std, "var.dim": variance,
     "std.dim": deviation,
