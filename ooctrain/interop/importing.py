@@ -93,8 +93,12 @@ def to_torch(model: Module, net: torch.nn.Module) -> torch.nn.Module:
     """
     import torch  # the user's own
 
-    values = {name: torch.from_numpy(array) for name, array in model.state_dict().items()}
+    values = net.state_dict()  # which has its parts' versions besides
+    mine = model.state_dict()
     try:
+        if values.keys() != mine.keys():
+            raise RuntimeError(f"other names, such as {min(values.keys() ^ mine.keys())!r}")
+        values.update((name, torch.from_numpy(array)) for name, array in mine.items())
         net.load_state_dict(values)
     except RuntimeError as error:
         raise ConfigError(

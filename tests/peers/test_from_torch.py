@@ -656,6 +656,19 @@ def test_files_of_weights_are_pytorch_s(tmp_path):
         np.testing.assert_array_equal(array, net.state_dict()[name].bfloat16().float().numpy())
 
 
+def test_a_network_that_asks_for_the_version_of_its_weights_gets_it():
+    """As torchvision's MNASNet does."""
+    net, seen = _classifier(), []
+
+    def asked(state, prefix, metadata, *_):
+        seen.append(metadata.get("version"))
+
+    net[1].register_load_state_dict_pre_hook(lambda part, *given: asked(*given))
+    model = oc.from_torch(net, (BATCH, 3, 8, 8))
+    oc.to_torch(model, net)
+    assert seen == [2]
+
+
 def test_weights_of_another_network_are_refused():
     model = oc.from_torch(_classifier(), (BATCH, 3, 8, 8))
     with pytest.raises(OoctrainError) as refusal:

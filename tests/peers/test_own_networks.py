@@ -143,11 +143,13 @@ def test_trained_within_a_quarter_and_taken_back(network):
     oc.to_torch(model, net)
     x, _ = batch(network, STEPS)
     with torch.no_grad(), oc.no_grad():
-        theirs = outputs(net.eval()(torch.from_numpy(x)))
         ours = outputs(model.eval()(oc.tensor(x)))
-    for one, other in zip(ours, theirs, strict=True):
-        scale = max(1.0, float(other.abs().max()))
-        assert np.abs(one.numpy() - other.numpy()).max() <= 1e-4 * scale
+        theirs = outputs(net.eval()(torch.from_numpy(x)))
+        exact = outputs(copy.deepcopy(net).double()(torch.from_numpy(x).double()))
+    for one, other, right in zip(ours, theirs, exact, strict=True):
+        scale = max(1.0, float(right.abs().max()))
+        rounding = float((other - right).abs().max())  # after ten steps some outputs are millions
+        assert np.abs(one.numpy() - right.numpy()).max() <= max(1e-4 * scale, 2 * rounding)
 
 
 def test_the_lines_in_the_readme_run():
