@@ -289,10 +289,15 @@ def pad(
     if len(pad) == 4 and input.ndim == 4 and min(numbers) >= 0:
         four = sides(pad)
         if value:
-            return call(ConstantPad(four, finite(value, "value")), input)
+            return call(ConstantPad(four, _border(value)), input)
         return call(Pad(four), input)
     pairs = [(numbers[i], numbers[i + 1]) for i in range(0, len(numbers), 2)]
     return _framed(input, [*[(0, 0)] * (input.ndim - len(pairs)), *reversed(pairs)], value or 0.0)
+
+
+def _border(value: float) -> float:
+    """A border's value; infinities are what a maximum never takes."""
+    return value if value in (math.inf, -math.inf) else finite(value, "value")
 
 
 def _framed(input: Tensor, pairs: Sequence[tuple[int, int]], value: float) -> Tensor:
@@ -311,7 +316,7 @@ def _framed(input: Tensor, pairs: Sequence[tuple[int, int]], value: float) -> Te
         return call(Embed(full, tuple(a for a, _ in more)), x)
     for axis, sizes in enumerate(more):
         frame = [
-            call(Constant(finite(value, "value"), (*x.shape[:axis], n, *x.shape[axis + 1 :])))
+            call(Constant(_border(value), (*x.shape[:axis], n, *x.shape[axis + 1 :])))
             if n else None for n in sizes
         ]  # fmt: skip
         parts = [part for part in (frame[0], x, frame[1]) if part is not None]

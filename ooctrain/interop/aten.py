@@ -19,6 +19,8 @@ from ooctrain.errors import ConfigError
 from ooctrain.layers.combine import Constant
 
 Sizes = Sequence[int]
+#: Of an index that becomes as many slices.
+MOST_PLACES = 64
 
 
 def _refuse(what: str) -> ConfigError:
@@ -134,6 +136,26 @@ def avg_pool2d(
     return F.avg_pool2d(input, _one_or_two(kernel), *settings)
 
 
+def max_pool2d_with_indices(input: Tensor, *settings: Any) -> tuple[Tensor, None]:
+    """Without the places, which backward alone would read."""
+    return max_pool2d(input, *settings), None
+
+
+def adaptive_max_pool2d(input: Tensor, size: Sizes) -> tuple[Tensor, None]:
+    """Without the places."""
+    return F.adaptive_max_pool2d(input, size), None
+
+
+def avg_pool3d(
+    input: Tensor, kernel: Sizes, stride: Sizes = (), padding: Any = 0, *_rest: Any
+) -> Tensor:
+    """Along the third last axis alone, as response normalisation takes it."""
+    if tuple(kernel[1:]) != (1, 1) or set(stride or kernel) != {1} or padding not in (0, (0, 0, 0)):
+        raise _refuse("avg_pool3d of images")
+    means = F.avg_pool2d(input.flatten(3).squeeze(1).unsqueeze(1), (kernel[0], 1), 1)
+    return means.reshape(means.shape[:3] + input.shape[3:])
+
+
 def upsample_nearest2d(input: Tensor, size: Sizes | None, factors: Any = None) -> Tensor:
     """By a size or by factors."""
     return F.interpolate(input, size, None if size is not None else factors, "nearest")
@@ -222,14 +244,53 @@ def bernoulli(input: Tensor, p: float) -> Tensor:
     return F.dropout(survives, 1 - p).reshape(input.shape)
 
 
-def empty(size: Sizes, **_options: Any) -> Tensor:
-    """What a draw will fill."""
-    return call(Constant(0.0, tuple(size)))
+# One value everywhere: a tensor that is empty is what a draw will fill
+
+
+def full(size: Sizes, value: float, dtype: str | None = None, **_options: Any) -> Tensor:
+    """A new tensor."""
+    _only_float(dtype)
+    return call(Constant(value, tuple(size)))
+
+
+def full_like(input: Tensor, value: float, **options: Any) -> Tensor:
+    """With the shape of another."""
+    return full(input.shape, value, **options)
+
+
+def new_full(_input: Tensor, size: Sizes, value: float, **options: Any) -> Tensor:
+    """Of the type of another."""
+    return full(size, value, **options)
+
+
+def empty(size: Sizes, **options: Any) -> Tensor:
+    """Zeros."""
+    return full(size, 0.0, **options)
 
 
 def new_empty(_input: Tensor, size: Sizes, **options: Any) -> Tensor:
-    """What a draw will fill, of the type of another."""
-    return empty(size, **options)
+    """Zeros, of the type of another."""
+    return full(size, 0.0, **options)
+
+
+def ones(size: Sizes, **options: Any) -> Tensor:
+    """Ones."""
+    return full(size, 1.0, **options)
+
+
+def new_ones(_input: Tensor, size: Sizes, **options: Any) -> Tensor:
+    """Ones, of the type of another."""
+    return full(size, 1.0, **options)
+
+
+def zeros_like(input: Tensor, **options: Any) -> Tensor:
+    """With the shape of another."""
+    return full(input.shape, 0.0, **options)
+
+
+def ones_like(input: Tensor, **options: Any) -> Tensor:
+    """With the shape of another."""
+    return full(input.shape, 1.0, **options)
 
 
 # Arithmetic
@@ -248,6 +309,14 @@ def subtract(input: Any, other: Any, *, alpha: float = 1) -> Any:
 def reverse_subtract(input: Any, other: Any, alpha: float = 1) -> Any:
     """other - alpha input."""
     return other - (input if alpha == 1 else alpha * input)
+
+
+def addmm(
+    input: Any, first: Tensor, second: Tensor, *, beta: float = 1, alpha: float = 1
+) -> Tensor:
+    """beta input + alpha first second."""
+    product = F.matmul(first, second)
+    return add(input if beta == 1 else beta * input, product, alpha=alpha)
 
 
 def square(input: Tensor) -> Tensor:
@@ -298,6 +367,29 @@ def slice_of(
     keys = [slice(None)] * input.ndim
     keys[dim] = slice(start, None if end is None else min(end, input.shape[dim]), step)
     return input if keys[dim] in (slice(None), slice(0, None, 1)) else input[tuple(keys)]
+
+
+def index(input: Tensor, places: Sequence[Any]) -> Tensor:
+    """Elements along one axis, at places that are constants."""
+    axes = [axis for axis, along in enumerate(places) if along is not None]
+    if len(axes) != 1:
+        raise _refuse("an index along several axes")
+    return index_select(input, axes[0], places[axes[0]])
+
+
+def index_select(input: Tensor, dim: int, places: Any) -> Tensor:
+    """The same, by the axis's number."""
+    whole = isinstance(places, list | tuple) and all(isinstance(i, int) for i in places)
+    if not whole or not 0 < len(places) <= MOST_PLACES:
+        raise _refuse(f"an index that is not at most {MOST_PLACES} constants along one axis")
+    return F.cat([input.narrow(dim, i % input.shape[dim], 1) for i in places], dim)
+
+
+def roll(input: Tensor, shifts: Sizes, dims: Sizes = ()) -> Tensor:
+    """Along some axes, or along all as one."""
+    if not dims:
+        return input.flatten().roll(shifts, (0,)).reshape(input.shape)
+    return input.roll(shifts, dims)
 
 
 def flip(input: Tensor, dims: Sizes) -> Tensor:
@@ -353,6 +445,29 @@ def deviation(
     return input.std(dim, unbiased=unbiased, keepdim=keepdim)
 
 
+def deviation_and_mean(
+    input: Tensor, dim: Any = None, *, correction: float = 1, keepdim: bool = False
+) -> tuple[Tensor, Tensor]:
+    """Over some axes."""
+    return Tensor.std(input, dim, correction=correction, keepdim=keepdim), mean(input, dim, keepdim)
+
+
+def variance_and_mean(
+    input: Tensor, dim: Any = None, *, correction: float = 1, keepdim: bool = False
+) -> tuple[Tensor, Tensor]:
+    """Over some axes."""
+    return Tensor.var(input, dim, correction=correction, keepdim=keepdim), mean(input, dim, keepdim)
+
+
+def clamp_by(input: Tensor, low: Any = None, high: Any = None) -> Tensor:
+    """Between tensors or numbers."""
+    if isinstance(low, Tensor):
+        input, low = F.maximum(input, low), None
+    if isinstance(high, Tensor):
+        input, high = F.minimum(input, high), None
+    return input if low is high is None else input.clamp(low, high)
+
+
 def to_type(input: Tensor, dtype: str, *_rest: Any, **_options: Any) -> Tensor:
     """As float32, which all numbers are here; a condition is 1.0 or 0.0 already."""
     _only_float(dtype)
@@ -377,7 +492,9 @@ ATEN: Mapping[str, Callable[..., Any]] = {
     "batch_norm.default": batch_norm, "instance_norm.default": instance_norm,
     "layer_norm.default": layer_norm, "group_norm.default": group_norm,
     "max_pool2d.default": max_pool2d, "avg_pool2d.default": avg_pool2d,
-    "adaptive_avg_pool2d.default": F.adaptive_avg_pool2d,
+    "max_pool2d_with_indices.default": max_pool2d_with_indices,
+    "adaptive_max_pool2d.default": adaptive_max_pool2d,
+    "adaptive_avg_pool2d.default": F.adaptive_avg_pool2d, "avg_pool3d.default": avg_pool3d,
     "pixel_unshuffle.default": F.pixel_unshuffle, "channel_shuffle.default": F.channel_shuffle,
     "upsample_nearest2d.vec": upsample_nearest2d, "upsample_bilinear2d.vec": upsample_bilinear2d,
     "pixel_shuffle.default": F.pixel_shuffle, "pad.default": pad,
@@ -390,23 +507,32 @@ ATEN: Mapping[str, Callable[..., Any]] = {
     "clamp_min.default": clamp, "softmax.int": softmax, "log_softmax.int": log_softmax,
     "dropout.default": dropout, "feature_dropout.default": feature_dropout,
     "empty.memory_format": empty, "new_empty.default": new_empty,
+    "zeros.default": empty, "new_zeros.default": new_empty, "zeros_like.default": zeros_like,
+    "ones.default": ones, "new_ones.default": new_ones, "ones_like.default": ones_like,
+    "full.default": full, "new_full.default": new_full, "full_like.default": full_like,
     "bernoulli.float": bernoulli,
-    "add.Tensor": add, "sub.Tensor": subtract, "rsub.Scalar": reverse_subtract,
+    "add.Scalar": add, "sub.Scalar": subtract, "mul.Scalar": operator.mul,
+    "div.Scalar": operator.truediv, "add.Tensor": add, "sub.Tensor": subtract,
+    "rsub.Scalar": reverse_subtract,
     "mul.Tensor": operator.mul, "div.Tensor": operator.truediv, "neg.default": operator.neg,
     "pow.Tensor_Scalar": operator.pow, "square.default": square,
     "exp.default": Tensor.exp, "log.default": Tensor.log, "sqrt.default": Tensor.sqrt,
     "rsqrt.default": Tensor.rsqrt, "abs.default": Tensor.abs, "erf.default": Tensor.erf,
     "reciprocal.default": Tensor.reciprocal, "maximum.default": F.maximum,
     "minimum.default": F.minimum, "matmul.default": F.matmul, "mm.default": F.matmul,
-    "bmm.default": F.bmm, "mT.default": transposed, "t.default": transposed,
+    "bmm.default": F.bmm, "addmm.default": addmm, "mT.default": transposed, "t.default": transposed,
     "scaled_dot_product_attention.default": attention,
     "linalg_vector_norm.default": vector_norm, "norm.ScalarOpt_dim": vector_norm,
     "gt.Scalar": Tensor.gt, "gt.Tensor": Tensor.gt, "ge.Scalar": Tensor.ge, "ge.Tensor": Tensor.ge,
     "lt.Scalar": Tensor.lt, "lt.Tensor": Tensor.lt, "le.Scalar": Tensor.le, "le.Tensor": Tensor.le,
+    "eq.Scalar": Tensor.eq, "eq.Tensor": Tensor.eq, "ne.Scalar": Tensor.ne, "ne.Tensor": Tensor.ne,
+    "max.dim": Tensor.max, "min.dim": Tensor.min, "max.default": Tensor.max,
+    "min.default": Tensor.min, "clamp.Tensor": clamp_by, "clamp_min.Tensor": clamp_by,
     "where.self": F.where, "masked_fill.Scalar": Tensor.masked_fill, "to.dtype": to_type,
     "amax.default": Tensor.amax, "amin.default": Tensor.amin, "logsumexp.default": Tensor.logsumexp,
     "var.correction": Tensor.var, "std.correction": Tensor.std, "var.dim": variance,
-    "std.dim": deviation,
+    "std.dim": deviation, "var_mean.correction": variance_and_mean,
+    "std_mean.correction": deviation_and_mean,
     "mean.dim": mean, "mean.default": mean, "sum.dim_IntList": total, "sum.default": total,
     "flatten.using_ints": F.flatten, "unflatten.int": unflatten,
     "view.default": reshape, "reshape.default": reshape, "reshape_as.default": reshape_as,
@@ -419,6 +545,7 @@ ATEN: Mapping[str, Callable[..., Any]] = {
     "select.int": Tensor.select, "split.Tensor": Tensor.split,
     "split_with_sizes.default": Tensor.split,
     "chunk.default": Tensor.chunk, "unbind.int": Tensor.unbind, "narrow.default": Tensor.narrow,
+    "index.Tensor": index, "index_select.default": index_select, "roll.default": roll,
     "flip.default": flip, "repeat.default": repeat,
     "contiguous.default": _same, "clone.default": _same, "alias.default": _same,
     "lift_fresh_copy.default": _same,

@@ -39,6 +39,8 @@ VIEWS = frozenset(
      "slice", "select", "chunk", "split", "split_with_sizes", "unbind", "expand", "expand_as",
      "squeeze", "unsqueeze", "detach", "alias", "contiguous", "to", "getitem", "t", "mT", "narrow")
 )  # fmt: skip
+#: Where a node says which operation of the user's code its call is a part of, if another.
+STANDS_FOR = "stands_for"
 #: How the names of buffers begin that hold constants of the code.
 _CONSTANT = "_constant_"
 _PLAIN = (bool, int, float, str, type(None))
@@ -86,8 +88,9 @@ class ListReader:
                 output = self._output(node)
             elif (constant := self._computed_once(node)) is not None:
                 self._constants[node.name] = constant
-                self._storages.add(node, view_of=node.args[0] if node.target.is_view else None)
-            elif not operation_of(node).startswith(ASSERTIONS):
+                view = operation_of(node).partition(".")[0] in VIEWS
+                self._storages.add(node, view_of=node.args[0] if view else None)
+            elif not _needless(node):
                 self._read_call(number, node)
         return CallList(self._inputs, self._registered, self._calls, output)
 
@@ -114,9 +117,12 @@ class ListReader:
             return None
         if "empty" in str(operation):  # whatever was in the memory
             return None
-        if not isinstance(operation, torch._ops.OpOverload) or operation._schema.is_mutable:
-            return None
-        if torch.Tag.nondeterministic_seeded in operation.tags:
+        if isinstance(operation, torch._ops.OpOverload):
+            drawn = torch.Tag.nondeterministic_seeded in operation.tags
+            written = operation._schema.is_mutable and operation_of(node) != "detach_.default"
+            if written or drawn:
+                return None
+        elif operation_of(node) != "getitem":
             return None
 
         def constant(value: Any) -> Any:
@@ -127,10 +133,10 @@ class ListReader:
         return operation(*args, **options)
 
     def _constant(self, node: str) -> Any:
-        """A constant as an argument: a number, or a buffer of the model that is not saved."""
+        """A constant as an argument: a number, whole numbers, or a buffer that is not saved."""
         value = self._constants[node].numpy()
-        if not value.ndim:
-            return value.item()
+        if not value.ndim or value.dtype.kind == "i":
+            return value.tolist()
         buffers = self._model._buffers
         mine = [
             name for name, buffer in buffers.items()
@@ -154,10 +160,9 @@ class ListReader:
         return _pytree.tree_unflatten(leaves, self._exported.call_spec.out_spec)
 
     def _read_call(self, number: int, node: Any) -> None:
-        name, _, overload = operation_of(node).partition(".")
-        in_place = name.endswith("_") and not name.endswith("__")
-        operation = ".".join(filter(None, (name.rstrip("_") if in_place else name, overload)))
-        target = node.args[0] if in_place else None
+        name = operation_of(node)
+        operation = without_change(name)
+        target = node.args[0] if operation != name else None
         if target is not None and self._is_counter(target):
             self._counted.add(target.name)
             self._storages.change(node, target)
@@ -170,14 +175,15 @@ class ListReader:
         args, options = self._arguments(operation, node)
         self._calls.append(
             GraphCall(
-                node.name, f"{name}.{overload}" if overload else name, function, args, options,
+                node.name, node.meta.get(STANDS_FOR, name), function, args, options,
                 self._path(node), _shape_of(node.meta.get("val")),
             )
         )  # fmt: skip
         if target is not None:
             self._storages.change(node, target)
         else:
-            views = name in VIEWS or (name == "dropout" and not node.args[2])
+            kind = name.partition(".")[0]
+            views = kind in VIEWS or (kind == "dropout" and not node.args[2])
             self._storages.add(node, view_of=node.args[0] if views else None)
 
     def _is_counter(self, node: Any) -> bool:
@@ -218,6 +224,19 @@ def operation_of(node: Any) -> str:
     if isinstance(node.target, types.BuiltinFunctionType):
         return node.target.__name__
     return str(node.target).removeprefix("aten.")
+
+
+def _needless(node: Any) -> bool:
+    """Whether it only asserts something, or takes a part of a result that nothing reads."""
+    name = operation_of(node)
+    return name.startswith(ASSERTIONS) or (name == "getitem" and not node.users)
+
+
+def without_change(operation: str) -> str:
+    """The operation that leaves its input as it is: "add.Tensor" for "add_.Tensor"."""
+    name, dot, overload = operation.partition(".")
+    in_place = name.endswith("_") and not name.endswith("__")
+    return f"{name[:-1] if in_place else name}{dot}{overload}"
 
 
 def _missing(reason: str, *_args: Any, **_options: Any) -> NoReturn:

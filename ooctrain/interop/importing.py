@@ -24,6 +24,7 @@ from ooctrain.engine.module import Module
 from ooctrain.engine.parameter import Parameter
 from ooctrain.errors import ConfigError
 from ooctrain.interop.aten import ATEN
+from ooctrain.interop.definitions import write_out
 from ooctrain.interop.exported import ListReader
 from ooctrain.interop.graph import ImportedModule, ImportedPart, Problem
 from ooctrain.models.own import as_model, own_network
@@ -72,6 +73,8 @@ def from_torch(net: torch.nn.Module, example_shape: Sequence[int]) -> ImportedMo
     lists = [exported_list(net, shape, training) for training in _MODES]
     model, paths = _tree(net)
     known = {**ATEN, **_REGISTERED.get()}
+    for each in lists:
+        write_out(each, known)
     read = [
         ListReader(each, model, paths, known, shape, training).program()
         for training, each in zip(_MODES, lists, strict=True)

@@ -24,17 +24,18 @@ def images(shape=(BATCH, 3, 8, 8), seed=0):
     return np.random.default_rng(seed).standard_normal(shape).astype(np.float32)
 
 
-def same(net, model, x, bound=1e-5):
+def assert_same(net, model, x, bound=1e-5):
     """Both give the same, in the mode that they are in."""
     with torch.no_grad():
         expected = net(torch.from_numpy(x)).numpy()
     with oc.no_grad():
         found = model(oc.tensor(x)).numpy()
     assert found.shape == expected.shape
-    np.testing.assert_allclose(found, expected, rtol=bound, atol=bound)
+    largest = max(1.0, np.abs(expected).max(initial=0.0))
+    np.testing.assert_allclose(found, expected, rtol=bound, atol=bound * largest)
 
 
-def gradients(net, model, x, bound=1e-5):
+def assert_gradients(net, model, x, bound=1e-5):
     """Gradients of the sum of squares, those of PyTorch in float64."""
     big = copy.deepcopy(net).double()
     torch.set_default_dtype(torch.float64)  # of constants that the network makes
@@ -108,8 +109,8 @@ IN_PLACE = (
 def test_operations_in_place_are_read_as_pytorch_reads_them(forward):
     net = Net(forward, conv=conv(), more=conv())
     model = oc.from_torch(net, (BATCH, 3, 8, 8))
-    same(net, model, images())
-    gradients(net, model, images())
+    assert_same(net, model, images())
+    assert_gradients(net, model, images())
 
 
 def _view_read_later(net, x):
@@ -214,11 +215,43 @@ OPERATIONS = {
     "shuffled": lambda x: TF.channel_shuffle(torch.cat([x, x], 1), 3),
     "replicated": lambda x: TF.pad(x, (1, 2, 0, 1), mode="replicate"),
     "circular": lambda x: TF.pad(x, (1, 2, 0, 1), mode="circular"),
+    "adaptive maxima": lambda x: TF.adaptive_max_pool2d(x, (2, 5)) * TF.adaptive_max_pool2d(x, 1),
+    "maxima along an axis": lambda x: x.max(1)[0].sum(1) * x.min(3, keepdim=True).values.sum(),
+    "maxima of all": lambda x: x / x.max() - torch.max(x, -x) * x.min(),
+    "rolled": lambda x: x.roll((1, -2), (2, 3)) + torch.roll(x, 3),
+    "equal": lambda x: torch.where(x == x.flip(2), x, 2 * x) * (x != 0).float(),
+    "taken": lambda x: x[:, [2, 0, 0]] + x[:, torch.tensor([-1, 1, 0])],
+    "one value": lambda x: torch.ones_like(x) * x + torch.zeros(x.shape[0], 3, 8, 10)
+        + torch.full_like(x, 2.0) * x.new_full((10,), 0.5) - x.new_ones(3, 1, 1),
+    "bounds that are tensors": lambda x: torch.clamp(x, x.mean(1, True) - 1, x.detach() + 1),
+    "minus infinity around": lambda x: TF.max_pool2d(TF.pad(x, (1, 2, 0, 1), value=-np.inf), 3, 1),
+    "responses": lambda x: TF.local_response_norm(x, 3, alpha=0.5),
+    # written out by PyTorch's own definitions
+    "sums of products": lambda x: torch.einsum("nchw,nkhw->nck", x, x * x),
+    "cut into parts": lambda x: torch.cat(torch.tensor_split(x, 3, 2)[::-1], 2),
+    "in one dimension": lambda x: (TF.max_pool1d(x.flatten(2), 2) + TF.avg_pool1d(x.flatten(2), 2)
+        + TF.adaptive_avg_pool1d(x.flatten(2), 1)),
+    "similar": lambda x: TF.cosine_similarity(x, x * x + 1, dim=1),
+    "axes moved": lambda x: x.swapaxes(1, 2) + x.movedim(1, 2) * x.flatten(1).T.sum(),
+    "repeated": lambda x: x.repeat_interleave(2, 1) + x.tile(1, 2, 1, 1),
+    "between": lambda x: torch.lerp(x, x * x, 0.3) + torch.addcdiv(x, x, x * x + 1, value=0.5),
+    "more products": lambda x: torch.baddbmm(x[:, 0], x[:, 1], x[:, 2].mT @ x[:, 2])
+        + torch.addmm(x[:, 0, 0], x[:, 0, 1], W(10, 10)).unsqueeze(1),
+    "shrunk": lambda x: TF.hardshrink(x) + TF.threshold(x, 0.1, 0.5) + TF.rms_norm(x, (10,)),
+    "mean and deviation": lambda x: torch.std_mean(x, (2, 3))[0] + torch.var_mean(x, (2, 3))[1],
+    # lists in the list
+    "without gradients": lambda x: x * _no_grad(torch.exp, x) + _no_grad(TF.silu, x).sum(),
+    "in an autocast that is off": lambda x: _autocast(x) + x,
     "expanded as": lambda x: torch.addcmul(x, x, x.mean(1, keepdim=True).expand_as(x), value=0.5),
     "shuffled channels": lambda x: (
         torch.cat([x, x], 1).unflatten(1, (2, 3)).transpose(1, 2).reshape(-1, 6, 8, 10)
     ),
 }  # fmt: skip
+
+
+def _autocast(x, enabled=False):
+    with torch.autocast("cpu", enabled=enabled):
+        return x.sigmoid() * x
 
 
 def W(*shape):
@@ -232,8 +265,8 @@ def test_an_operation_has_pytorch_s_value_and_gradient(name):
     net = Net(lambda net, x: OPERATIONS[name](net.conv(x)), conv=conv())
     model = oc.from_torch(net, (BATCH, 3, 8, 10))
     x = images((BATCH, 3, 8, 10))
-    same(net, model, x)
-    gradients(net, model, x, 3e-5)
+    assert_same(net, model, x)
+    assert_gradients(net, model, x, 3e-5)
 
 
 def test_names_order_types_and_shapes_of_the_state_are_pytorch_s():
@@ -258,7 +291,7 @@ def test_what_is_shared_stays_shared_and_what_is_frozen_frozen():
     assert parts["0"].weight is parts["2"].weight
     trained = [n for n, p in model.named_parameters() if p.requires_grad]
     assert trained == [n for n, p in net.named_parameters() if p.requires_grad]
-    gradients(net, model, images())
+    assert_gradients(net, model, images())
     before = model.state_dict()
     trainer = oc.Trainer(model, "mse", oc.optim.SGD(model.parameters(), lr=0.1))
     trainer.step(images(), images(seed=1))
@@ -273,7 +306,7 @@ def test_a_part_that_is_called_twice_is_one_part():
     model = oc.from_torch(net, (BATCH, 3, 8, 8))
     assert list(model.state_dict()) == list(net.state_dict())
     for _ in range(2):
-        same(net, model, images())
+        assert_same(net, model, images())
     assert model.get_buffer("block.1.num_batches_tracked").item() == 4
 
 
@@ -302,7 +335,7 @@ def test_one_import_trains_and_evaluates():
     net(torch.from_numpy(images()))
     for name, value in net.state_dict().items():
         np.testing.assert_allclose(state[name], value.numpy(), rtol=1e-5, atol=1e-6)
-    same(net.eval(), model.eval(), images())
+    assert_same(net.eval(), model.eval(), images())
 
 
 def test_parts_keep_their_mode():
@@ -330,8 +363,8 @@ def test_buffers_that_are_not_saved_are_constants():
     net.register_buffer("scale", torch.tensor([1.0, -1.0, 2.0]).view(1, 3, 1, 1), persistent=False)
     model = oc.from_torch(net, (BATCH, 3, 8, 8))
     assert list(model.state_dict()) == ["conv.weight", "conv.bias"]
-    same(net, model, images())
-    gradients(net, model, images())
+    assert_same(net, model, images())
+    assert_gradients(net, model, images())
 
 
 def test_outputs_keep_their_structure():
@@ -357,6 +390,20 @@ def test_all_that_is_missing_is_listed_at_once():
     assert "sort.default x 1" in error.numbers
 
 
+def test_a_refusal_names_the_user_s_operation():
+    """Not one of its definition's, be it unknown or refused."""
+
+    def forward(net, x):
+        x = TF.interpolate(net.conv(x), (9, 9), mode="bicubic")
+        return torch.logaddexp(x, -x)
+
+    with pytest.raises(OoctrainError) as refusal:
+        oc.from_torch(Net(forward, conv=conv()), (BATCH, 3, 8, 8))
+    named = {line.split(" x ")[0] for line in refusal.value.numbers.split("; ")}
+    assert named == {"upsample_bicubic2d.vec", "logaddexp.default"}
+    assert "logaddexp.default x 1," in refusal.value.numbers
+
+
 def test_an_operation_of_ones_own_is_registered():
     net = Net(lambda net, x: torch.cumsum(net.conv(x), 1), conv=conv())
 
@@ -375,8 +422,8 @@ def test_an_operation_of_ones_own_is_registered():
         return oc.from_torch(net, (BATCH, 3, 8, 8))
 
     model = contextvars.copy_context().run(registered)  # in other tests it is not known
-    same(net, model, images())
-    gradients(net, model, images())
+    assert_same(net, model, images())
+    assert_gradients(net, model, images())
 
 
 class Double(tnn.Module):
@@ -405,7 +452,7 @@ REFUSED = {
     "random numbers": (
         Net(lambda net, x: net.conv(x) + torch.randn_like(x), conv=conv()), "OOC-190",
     ),
-    "no gradient inside": (Net(lambda net, x: _no_grad(net.conv, x) + x, conv=conv()), "OOC-190"),
+    "an autocast": (Net(lambda net, x: _autocast(net.conv(x), True), conv=conv()), "OOC-190"),
     "a network that is none": (lambda x: x, "OOC-106"),
     "an average of all batches": (
         tnn.Sequential(conv(), tnn.BatchNorm2d(3, momentum=None)), "OOC-191",
@@ -486,16 +533,16 @@ def test_a_checkpoint_changes_nothing():
 
     net = Net(forward, conv=conv())
     model = oc.from_torch(net, (BATCH, 3, 8, 8))
-    same(net, model, images())
-    gradients(net, model, images())
+    assert_same(net, model, images())
+    assert_gradients(net, model, images())
 
 
 def test_a_hook_of_the_forward_pass_is_part_of_it():
     net = tnn.Sequential(conv())
     net[0].register_forward_hook(lambda part, ins, out: out * 2)
     model = oc.from_torch(net, (BATCH, 3, 8, 8))
-    same(net, model, images())
-    gradients(net, model, images())
+    assert_same(net, model, images())
+    assert_gradients(net, model, images())
 
 
 @pytest.mark.parametrize("shape", [3, "images", (), (0, 3, 8, 8), (2.5, 3, 8, 8)])
@@ -509,7 +556,7 @@ def test_any_batch_and_no_other_size():
     net = tnn.Sequential(conv(), tnn.Flatten(), tnn.Linear(192, 2))
     model = oc.from_torch(net, (1, 3, 8, 8))
     for batch in (1, 2, 7):
-        same(net, model, images((batch, 3, 8, 8)))
+        assert_same(net, model, images((batch, 3, 8, 8)))
     with pytest.raises(OoctrainError) as refusal:
         model(oc.tensor(images((2, 3, 9, 9))))
     assert refusal.value.code == "OOC-110"
@@ -519,7 +566,7 @@ def test_copies_and_pickles_compute_the_same():
     net = tnn.Sequential(conv(), tnn.BatchNorm2d(3), tnn.ReLU())
     model = oc.from_torch(net, (BATCH, 3, 8, 8)).eval()
     for twin in (copy.deepcopy(model), pickle.loads(pickle.dumps(model))):
-        same(net.eval(), twin, images())
+        assert_same(net.eval(), twin, images())
 
 
 def test_the_network_is_left_as_it_was():

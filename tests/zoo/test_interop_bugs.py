@@ -9,7 +9,16 @@ import pytest
 from zoo.planting import plant, plant_everywhere, with_bug
 
 from ooctrain.errors import OoctrainError
-from ooctrain.interop import applied, aten, exported, graph, optimizers, saved_tensors, storages
+from ooctrain.interop import (
+    applied,
+    aten,
+    definitions,
+    exported,
+    graph,
+    optimizers,
+    saved_tensors,
+    storages,
+)
 from ooctrain.interop import importing as doors
 
 pytest.importorskip("torch", reason="torch is not installed")
@@ -45,6 +54,26 @@ def _whatever() -> None:
 KILLED = (AssertionError, OoctrainError, TypeError, ValueError, RuntimeError, pytest.fail.Exception)
 #: {bug: (owner, function, line as it is, line with the bug, law)}
 BUGS: dict[str, tuple[Any, str, str, str, Callable[[], None]]] = {
+    "what is under no_grad has gradients": (
+        definitions._Writer, "_inline", "if under_no_grad:", "if False:",
+        _operation("without gradients"),
+    ),
+    "an autocast is written out as if it were off": (
+        definitions._Writer, "_inline", "== _IN_AUTOCAST and settings[2]", "== _IN_AUTOCAST and 0",
+        lambda: LAWS.test_what_cannot_be_imported_is_one_error("an autocast"),
+    ),
+    "a refusal names an operation of a definition": (
+        READER, "_read_call", "node.meta.get(STANDS_FOR, name)", "name",
+        LAWS.test_a_refusal_names_the_user_s_operation,
+    ),
+    "a definition is written out wherever it leads": (
+        definitions._Writer, "_is_known", "return _is_constant(node) or", "return True or",
+        LAWS.test_a_refusal_names_the_user_s_operation,
+    ),
+    "an argument that stands twice is given once": (
+        definitions, "_list_of", "places.setdefault(leaf, []).append(place)",
+        "places[leaf] = [place]", _operation("between"),
+    ),
     "momentum stays here": (
         optimizers, "optimizer_to_torch", 'if name != "step" or counts',
         'if name not in ("step", "momentum")', _both_ways("momentum"),
