@@ -19,6 +19,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
+from copy import deepcopy
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -66,7 +67,7 @@ def applied(plan: Plan, net: torch.nn.Module) -> Iterator[Report]:
     Args:
         plan: of a trace of `from_torch(net, shape)`. Without rewrites (`rewrites=()`) it has a name
             for each call of PyTorch; with them, for fewer.
-        net: in the mode in which it is trained.
+        net: in the mode in which it is trained, on the CPU or on a GPU.
 
     Raises:
         PlanMismatch: a plan of another network.
@@ -95,7 +96,7 @@ class PlannedCalls:
     def __init__(self, plan: Plan, net: torch.nn.Module):
         (shape,) = (v.shape for v in plan.trace.variables if v.name == "input")
         self._net, self._shape = net, tuple(shape)
-        model = from_torch(net, self._shape)
+        model = from_torch(_on_cpu(net), self._shape)
         self._exported = exported_list(net, self._shape, net.training)
         self.nodes = list(self._exported.graph.nodes)
         names = model.variable_names(self._shape[0])
@@ -123,19 +124,23 @@ class PlannedCalls:
                 numbers=f"got {tuple(x.shape)}, planned for {self._shape}",
                 fix="a plan for each shape; DataLoader(drop_last=True)",
             )  # fmt: skip
-        this_pass = ForwardPass(self)
+        this_pass = ForwardPass(self, x.device)
         output = this_pass.run(x)
         matched = {self.names[node] for node in this_pass.matched}
         self.report.not_matched = sorted(self._wanted - matched)
         return output
 
     def given(self, x: torch.Tensor) -> dict[Any, torch.Tensor]:
-        """{placeholder: the input, parameter, buffer or constant that it stands for}."""
+        """{node: the input, parameter, buffer, constant or inner list that it stands for}."""
         specs = {spec.arg.name: spec for spec in self._exported.graph_signature.input_specs}
-        return {
+        found = {
             node: self._value(specs[node.name], x)
             for node in self.nodes if node.op == "placeholder"
         }  # fmt: skip
+        for node in self.nodes:
+            if node.op == "get_attr":
+                found[node] = getattr(self._exported.graph_module, node.target)
+        return found
 
     def _value(self, spec: Any, x: torch.Tensor) -> Any:
         if spec.kind.name == "USER_INPUT":
@@ -216,6 +221,11 @@ def moved_and_again(plan: Plan) -> tuple[set[str], set[str]]:
         {variables[i.var].name for i in plan.schedule if isinstance(i, SwapOut)},
         {variables[out].name for call in again for out in calls[call].outs},
     )
+
+
+def _on_cpu(net: torch.nn.Module) -> torch.nn.Module:
+    """The network itself, or a copy of one that is on a GPU."""
+    return net if all(p.device.type == "cpu" for p in net.parameters()) else deepcopy(net).cpu()
 
 
 def _counts(node: Any) -> bool:

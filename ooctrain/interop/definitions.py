@@ -36,7 +36,7 @@ class _Writer:
         self._module, self._graph, self._known = module, module.graph, known
 
     def write_out(self, node: Any) -> None:
-        """Puts an inner list, or a definition, in the place of a node that is none of the known."""
+        """Writes an inner list, or a definition, where an unknown call was."""
         if node.op != "call_function" or self._has(node):
             return
         if operation_of(node) in (_UNDER_NO_GRAD, _IN_AUTOCAST):

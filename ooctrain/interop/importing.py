@@ -181,7 +181,8 @@ def exported_list(net: torch.nn.Module, shape: Sequence[int], training: bool) ->
     modes = {part: part.training for part in net.modules()}
     if net.training != training:  # else each part as it is: some may be frozen in evaluation
         net.train(training)
-    batch, example = torch.export.Dim.DYNAMIC, torch.empty(tuple(shape))
+    device = next((value.device for value in net.parameters()), None)
+    batch, example = torch.export.Dim.DYNAMIC, torch.empty(tuple(shape), device=device)
     own: set[str] = set()
     try:
         with _quiet(), _own_gradients(own):

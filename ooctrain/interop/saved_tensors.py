@@ -11,6 +11,8 @@ which knows what the plan wants.
 from __future__ import annotations
 
 import weakref
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Any, Protocol
 
 from ooctrain.interop.exported import operation_of
@@ -112,19 +114,60 @@ class HostCopy:
                 self._fetched = self._host.to(self._device, non_blocking=True)
 
 
+class Generators:
+    """The states of the generators that a call may draw from: the CPU's and its device's."""
+
+    def __init__(self, device: torch.device):
+        import torch  # the user's own
+
+        self._device = device
+        self._cpu = torch.get_rng_state()
+        self._own = torch.cuda.get_rng_state(device) if device.type == "cuda" else None
+
+    def set(self) -> None:
+        """They are as they were."""
+        import torch  # the user's own
+
+        torch.set_rng_state(self._cpu)
+        if self._own is not None:
+            torch.cuda.set_rng_state(self._own, self._device)
+
+
+class Autocast:
+    """In which types calls compute; backward is usually outside of the block that says so."""
+
+    def __init__(self, device: torch.device):
+        import torch  # the user's own
+
+        self._types = {
+            kind: (torch.get_autocast_dtype(kind), torch.is_autocast_enabled(kind))
+            for kind in dict.fromkeys(("cpu", device.type))
+        }
+
+    @contextmanager
+    def again(self) -> Iterator[None]:
+        """Within the block it is as it was."""
+        import torch  # the user's own
+
+        with ExitStack() as stack:
+            for kind, settings in self._types.items():
+                stack.enter_context(torch.autocast(kind, *settings))
+            yield
+
+
 class RerunRegion:
     """Calls that are computed again together, from what they read of others.
 
-    Args:
+    Attributes:
         nodes: the calls.
         inputs: {what they read of others: where it comes from, or the value}.
-        states: {a call that draws: the generator's state before it}.
+        generators: {a call that draws: as they were before it}.
     """
 
     def __init__(self, this_pass: ForwardPass, nodes: list[Any]):
         self.nodes, self._pass = nodes, this_pass
         self.inputs: dict[Any, Any] = {}
-        self.states: dict[Any, torch.Tensor] = {}
+        self.generators: dict[Any, Generators] = {}
         self._values: dict[Any, torch.Tensor] = {}
 
     def value(self, node: Any) -> torch.Tensor:
@@ -151,13 +194,13 @@ class RerunRegion:
                 values[value] = found.fetch() if hasattr(found, "fetch") else found
             return values[value]
 
-        before = torch.get_rng_state()
+        before = Generators(self._pass.device)
         try:
-            with torch.no_grad():
+            with torch.no_grad(), self._pass.autocast.again():
                 for node in self.nodes:
                     args, options = changed((node.args, dict(node.kwargs)), given)
-                    if node in self.states:
-                        torch.set_rng_state(self.states[node])
+                    if node in self.generators:
+                        self.generators[node].set()
                     if operation_of(node) == "batch_norm.default":  # statistics move but once
                         args = tuple(
                             a.clone() if i in _STATISTICS_AT and a is not None else a
@@ -165,7 +208,7 @@ class RerunRegion:
                         )
                     values[node] = node.target(*args, **options)
         finally:
-            torch.set_rng_state(before)
+            before.set()
         self._pass.calls.report.runs_again += len(self.nodes)
         return values
 
@@ -185,11 +228,13 @@ class ForwardPass:
 
     Attributes:
         calls: what is run.
+        device: that of the batch.
+        autocast: in which types it computes.
         matched: calls whose result autograd has saved, and that did not stay.
     """
 
-    def __init__(self, calls: PlannedList):
-        self.calls = calls
+    def __init__(self, calls: PlannedList, device: torch.device):
+        self.calls, self.device, self.autocast = calls, device, Autocast(device)
         self.matched: set[Any] = set()
         self._values: dict[Any, Any] = {}
         self._made: dict[int, Any] = {}  # {address of a storage: the last call that has written it}
@@ -235,7 +280,7 @@ class ForwardPass:
         if region is not None:
             self._note_inputs(node, region)
             if torch.Tag.nondeterministic_seeded in getattr(node.target, "tags", ()):
-                region.states[node] = torch.get_rng_state()
+                region.generators[node] = Generators(self.device)
         args, options = changed((node.args, dict(node.kwargs)), self._given)
         made = node.target(*args, **options)
         if isinstance(made, torch.Tensor):

@@ -5,6 +5,7 @@ import gc
 import random
 import warnings
 import weakref
+from contextlib import nullcontext
 from typing import ClassVar
 
 import pytest
@@ -129,6 +130,24 @@ def test_with_rewrites_there_are_fewer_names_and_the_same_bits():
 def test_in_evaluation_too():
     network = net().eval()
     assert_no_bit_changes(network, planned(network, "window", "0%"))
+
+
+@pytest.mark.parametrize(("planner", "budget"), PLANS[:5])
+def test_under_autocast_a_plan_changes_no_bit(planner, budget):
+    """What is computed again in backward, outside of the block, is computed as it was within it."""
+    network, grads = net(), []
+    plan = planned(network, planner, budget)
+    for one in (copy.deepcopy(network), network):
+        x, y = batch()
+        torch.manual_seed(7)
+        within = oc.interop.torch.applied(plan, one) if one is network else nullcontext()
+        with within as report:
+            with torch.autocast("cpu", dtype=torch.bfloat16):
+                loss = TF.cross_entropy(one(x), y)
+            loss.backward()
+        grads.append([loss, *(p.grad for p in one.parameters())])
+    assert all(torch.equal(a, b) for a, b in zip(*grads, strict=True))
+    assert report.runs_again + report.moved_bytes > 0
 
 
 def test_what_is_swapped_is_moved_once_and_no_more_than_planned():

@@ -233,3 +233,48 @@ def test_a_random_network_has_pytorch_s_values_or_is_refused(net, training):
         assert np.abs(mine[1][name] - value).max() <= bound, name
     for name, value in exact[2].items():
         assert_near(mine[2][name], single[2][name].numpy(), value.numpy(), name)
+
+
+def own_loss(found, target):
+    """The target is read, and does not count: what is trained is each output's mean square."""
+    losses = [(one * one).mean() for one in leaves(found)]
+    return sum(losses[1:], losses[0]) + 0.0 * (target * target).mean()
+
+
+@settings(max_examples=25)
+@given(networks(), st.sampled_from(["belady", "lru", "prefix"]), st.sampled_from([0, 40]))
+def test_within_a_budget_no_bit_changes_here_or_there(net, planner, percent):
+    """Neither in a trainer of this library nor, by the same kind of plan, in PyTorch's own loop."""
+    x = np.random.default_rng(0).standard_normal((BATCH, 3, SIDE, SIDE)).astype(np.float32)
+    target = np.zeros((BATCH, 1), np.float32)
+    try:
+        model = oc.from_torch(net, x.shape)
+    except OoctrainError:
+        return
+    start, seen = model.state_dict(), []
+    for limit in ({}, {"budget": f"{percent}%", "planner": planner, "evaluations": 50}):
+        model.load_state_dict(start)
+        with oc.Trainer(model, own_loss, "sgd", **limit) as trainer:
+            losses = [float(trainer.step(x, target)) for _ in range(2)]
+        seen.append((losses, model.state_dict()))
+    assert seen[0][0] == seen[1][0]
+    assert all(np.array_equal(seen[0][1][n], seen[1][1][n], equal_nan=True) for n in start)
+    step = oc.trace(oc.from_torch(net, x.shape), x.shape, own_loss, target_shape=target.shape,
+                    target_dtype="float32", optimizer=None)  # fmt: skip
+    plan = oc.plan(step, f"{percent}%", planner=planner, rewrites=())
+    expected = two_steps(copy.deepcopy(net), x)
+    if expected is not None:
+        with oc.interop.torch.applied(plan, net):
+            found = two_steps(net, x)
+        assert all(map(torch.equal, found, expected))
+
+
+def two_steps(net, x):
+    """All gradients and buffers; None where autograd refuses what was changed in place."""
+    try:
+        for _ in range(2):
+            sum((one * one).mean() for one in leaves(net(torch.from_numpy(x.copy())))).backward()
+    except RuntimeError:
+        return None
+    grads = [torch.zeros(()) if p.grad is None else p.grad for p in net.parameters()]
+    return [value.nan_to_num(7.0) for value in (*grads, *net.buffers())]

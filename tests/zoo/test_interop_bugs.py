@@ -54,6 +54,10 @@ def _whatever() -> None:
 KILLED = (AssertionError, OoctrainError, TypeError, ValueError, RuntimeError, pytest.fail.Exception)
 #: {bug: (owner, function, line as it is, line with the bug, law)}
 BUGS: dict[str, tuple[Any, str, str, str, Callable[[], None]]] = {
+    "recomputed in another type": (
+        saved_tensors.RerunRegion, "_computed", ", self._pass.autocast.again()", "",
+        lambda: APPLIED.test_under_autocast_a_plan_changes_no_bit("combined", "10%"),
+    ),
     "what is under no_grad has gradients": (
         definitions._Writer, "_inline", "if under_no_grad:", "if False:",
         _operation("without gradients"),
@@ -157,11 +161,11 @@ BUGS: dict[str, tuple[Any, str, str, str, Callable[[], None]]] = {
         "made is None", _whatever,
     ),
     "dropout drawn anew": (
-        saved_tensors.RerunRegion, "_computed", "torch.set_rng_state(self.states[node])", "pass",
+        saved_tensors.RerunRegion, "_computed", "self.generators[node].set()", "pass",
         _no_bit("combined", "10%"),
     ),
     "the generator left where it was set": (
-        saved_tensors.RerunRegion, "_computed", "torch.set_rng_state(before)", "pass",
+        saved_tensors.RerunRegion, "_computed", "before.set()", "pass",
         _no_bit("combined", "10%"),
     ),
     "statistics move twice": (
