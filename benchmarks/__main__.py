@@ -1,10 +1,10 @@
 """`make bench`: every benchmark, or the named ones, each in a process of its own.
 
 The names are steps, ops, conv, prediction, planners, overhead, launches, scale, alloc, packing,
-blocks, tile, memory, frontier, ranks; largest runs only where it is named, for it takes hours. It
-prints what they print, and with `--json` writes one file of all results; status 1 means that one
-failed. A target that is missed is reported in its table and in the closing lines, but is no
-failure: a busy machine misses some. Read next: `README.md`, `common.py`.
+blocks, tile, memory, frontier, ranks, interop; largest runs only where it is named, for it takes
+hours. It prints what they print, and with `--json` writes one file of all results; status 1 means
+that one failed. A target that is missed is reported in its table and in the closing lines, but that
+is no failure: a busy machine misses some. Read next: `README.md`, `common.py`.
 
     python -m benchmarks [NAME ...] [--json FILE] [--quick]
 """
@@ -24,12 +24,12 @@ from typing import Any
 #: All of them; those of kernels are commands with options of their own, and race torch.
 NAMES = (
     "steps", "ops", "conv", "prediction", "planners", "overhead", "launches", "scale", "alloc",
-    "packing", "blocks", "tile", "memory", "frontier", "ranks",
+    "packing", "blocks", "tile", "memory", "frontier", "ranks", "interop",
 )  # fmt: skip
 #: Run only where they are named.
 LONG = ("largest",)
 KERNELS = ("ops", "conv")
-NEEDS_TORCH = KERNELS
+NEEDS = dict.fromkeys(KERNELS, "torch") | {"interop": "torchvision"}
 QUICK_ROUNDS = "3"
 
 
@@ -49,8 +49,8 @@ def main(arguments: list[str] | None = None) -> int:
     failed = []
     for name in names:
         print(f"== {name}", flush=True)
-        if name in NEEDS_TORCH and importlib.util.find_spec("torch") is None:
-            print("left out: torch is not installed here", flush=True)
+        if name in NEEDS and importlib.util.find_spec(NEEDS[name]) is None:
+            print(f"left out: {NEEDS[name]} is not installed here", flush=True)
             continue
         results[name] = _apart(name, options.quick)
         if results[name] is None:

@@ -23,6 +23,7 @@ LONG = (
     "13_write_your_own_planner", "15_tiles_and_batch_norm", "16_bigger_than_memory", "17_split_cnn",
     "18_a_cuda_kernel_step_by_step", "19_real_gpu",
     "20_many_ranks", "22_your_own_network", "23_less_ram",
+    "24_plans_for_pytorch",
 )  # fmt: skip
 QUICK_ONES = [
     pytest.param(path, marks=pytest.mark.slow if path.stem in LONG else ()) for path in SCRIPTS
@@ -60,6 +61,7 @@ ANSWERS = {
     "21_reading_a_paper_critically": (2 * 7 + 4, "inf", 3),
     "22_your_own_network": ("new", "old", 0),
     "23_less_ram": (500, 740, "no"),
+    "24_plans_for_pytorch": (1, "no", 321),
 }
 
 
