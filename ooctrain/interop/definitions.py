@@ -127,7 +127,7 @@ def _is_constant(node: Any) -> bool:
 def _function_of(operation: Any) -> Callable[..., Any] | None:
     """PyTorch's definition of an operation by others."""
     import torch  # the user's own
-    from torch._decomp import decomposition_table
+    from torch._decomp import decomposition_table  # the user's own
 
     if not isinstance(operation, torch._ops.OpOverload) or operation._schema.is_mutable:
         return None
@@ -139,7 +139,7 @@ def _function_of(operation: Any) -> Callable[..., Any] | None:
 def _list_of(function: Callable[..., Any], node: Any) -> Any:
     """The calls of a function of a node's arguments; None where it cannot be followed."""
     from torch.fx.experimental.proxy_tensor import make_fx  # the user's own
-    from torch.utils._pytree import tree_flatten, tree_unflatten
+    from torch.utils._pytree import tree_flatten, tree_unflatten  # the user's own
 
     leaves, form = tree_flatten((node.args, dict(node.kwargs)))
     places: dict[Any, list[int]] = {}

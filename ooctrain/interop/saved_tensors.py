@@ -114,7 +114,7 @@ class HostCopy:
                 self._fetched = self._host.to(self._device, non_blocking=True)
 
 
-class Generators:
+class GeneratorStates:
     """The states of the generators that a call may draw from: the CPU's and its device's."""
 
     def __init__(self, device: torch.device):
@@ -167,7 +167,7 @@ class RerunRegion:
     def __init__(self, this_pass: ForwardPass, nodes: list[Any]):
         self.nodes, self._pass = nodes, this_pass
         self.inputs: dict[Any, Any] = {}
-        self.generators: dict[Any, Generators] = {}
+        self.generators: dict[Any, GeneratorStates] = {}
         self._values: dict[Any, torch.Tensor] = {}
 
     def value(self, node: Any) -> torch.Tensor:
@@ -194,7 +194,7 @@ class RerunRegion:
                 values[value] = found.fetch() if hasattr(found, "fetch") else found
             return values[value]
 
-        before = Generators(self._pass.device)
+        before = GeneratorStates(self._pass.device)
         try:
             with torch.no_grad(), self._pass.autocast.again():
                 for node in self.nodes:
@@ -280,7 +280,7 @@ class ForwardPass:
         if region is not None:
             self._note_inputs(node, region)
             if torch.Tag.nondeterministic_seeded in getattr(node.target, "tags", ()):
-                region.generators[node] = Generators(self.device)
+                region.generators[node] = GeneratorStates(self.device)
         args, options = changed((node.args, dict(node.kwargs)), self._given)
         made = node.target(*args, **options)
         if isinstance(made, torch.Tensor):
