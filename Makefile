@@ -95,6 +95,8 @@ docs: notebooks
 	$(PEERS_BIN)/python -m pip install --quiet --editable ".[dev,data,browser]"
 	$(PEERS_BIN)/python $(ADD_NVVM)
 	$(PEERS_BIN)/python -m pip install --quiet torch==2.13.0 || echo "torch cannot be installed here: what compares with it is skipped"
+	$(PEERS_BIN)/python -m pip install --quiet torchvision==0.28.0 timm==1.0.31 || echo "networks of torchvision and timm are skipped"
+	$(PEERS_BIN)/python -m pip install --quiet onnx==1.23.2 onnxruntime || echo "what needs onnx is skipped"
 	touch $@
 
 .venv-docs/$(STAMP).stamp:
