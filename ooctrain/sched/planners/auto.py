@@ -11,7 +11,6 @@ is taken only if it is faster by more than `NEAR`. Read next: `portfolio.py`, wh
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import cached_property
@@ -42,7 +41,7 @@ from ooctrain.sched.planners.superneurons import SuperNeurons
 from ooctrain.sched.planners.tflms_hybrid import TflmsHybrid
 from ooctrain.sched.planners.vdnn import Vdnn
 from ooctrain.sched.planners.window import SlidingWindow, WindowCyclic
-from ooctrain.sched.planning.host_gaps import without_host
+from ooctrain.sched.planning.host_gaps import is_short_of_host, without_host
 from ooctrain.sched.planning.planner import Planner, check_evaluations
 from ooctrain.sched.planning.question import Question, makespan_us
 from ooctrain.sched.schedule import Granule, Plan
@@ -91,17 +90,6 @@ class Auto:
         check_evaluations(self.name, evaluations)
         self._others, self.evaluations = others, evaluations
 
-    def without_rewriting_planners(self) -> Auto:
-        """The same without the planners of `others`: no plan rewrites the step."""
-        auto = copy.copy(self)
-        auto._others = no_other_planners
-        return auto
-
-    @property
-    def has_rewriting_planners(self) -> bool:
-        """Whether planners of `others` run too."""
-        return self._others is not no_other_planners
-
     def plan(self, question: Question) -> Plan:
         """See `Planner`. The minimum is the least of all that ran; a time limit ends it."""
         if self.evaluations is not None:
@@ -111,6 +99,8 @@ class Auto:
         race = Race(portfolio, self._others)
         if race.fits:
             race.run(IN_CORE)
+        elif question.effort.at_once:
+            race.run(AT_ONCE)
         else:
             portfolio.deadline = question.effort.deadline.keeping(SEARCH_SHARE)
             race.run(QUICK)
@@ -280,6 +270,14 @@ def _rest(race: Race) -> Iterator[Turn]:
     return (Turn(planner, gain=NEAR) for planner in planners)
 
 
+def _at_once(race: Race) -> Iterator[Turn]:
+    again = (SuperNeurons(), Dtr(), Rotor())
+    planners = again if is_short_of_host(race.question) else (SlidingWindow(), Naive())
+    for form in ("", *race.question.forms):
+        for planner in planners:
+            yield Turn(planner, form=form)
+
+
 def _other_forms(race: Race) -> Iterator[Turn]:
     for form in race.question.forms:
         if race.portfolio.best is None:
@@ -290,14 +288,21 @@ def _rewriting_all_the_same(race: Race) -> Iterator[Turn]:
     return (Turn(planner, gain=NEAR) for planner in race.others(None))
 
 
-#: What `auto` is, after `keep-all`: where the step fits; where it does not, what is quick, which
-#: leaves a share of the time; and the rest. Measured: docs/planners.md; for windows over ResNet-18,
-#: ResNet-50 and VGG-11, two links and five budgets.
+#: What `auto` is, after `keep-all`: where the step fits; where it does not, and any plan will do,
+#: the first one; else what is quick, which leaves a share of the time; and the rest. Measured:
+#: docs/planners.md; for windows over ResNet-18, ResNet-50 and VGG-11, two links and five budgets.
 IN_CORE: tuple[AutoStage, ...] = (
     AutoStage(
         "what moves or is dropped leaves room for inputs, which then come in while calls run",
         _inputs_earlier, until_near=True,
     ),
+)  # fmt: skip
+AT_ONCE: tuple[AutoStage, ...] = (
+    AutoStage(
+        "need the least memory: where the host has room those that swap, else those that compute "
+        "again", _at_once,
+    ),
+    AutoStage("bands may be all that fits", _rewriting, when=lambda race: not race.found),
 )  # fmt: skip
 QUICK: tuple[AutoStage, ...] = (
     AutoStage("gains most, and time may run out", _run(SlidingWindow())),
