@@ -600,7 +600,7 @@ def _bytes(size: int) -> str:
     return f"{format_bytes(size)} ({size} bytes)"
 
 
-@dataclass(frozen=True)
+@dataclass
 class LimitSearch:
     """The search for a limit of the ledger whose plan the allocator can place within its budget.
 
@@ -635,7 +635,7 @@ class LimitSearch:
         found = [self._largest(budget_bytes, cost)]
         other = self.at(budget_bytes, self._us_if_placed)
         if self._compares:
-            # The fastest of its plans may be of a kind that the allocator cannot place.
+            # The fastest of the plans may be of a kind that the allocator cannot place.
             found.append(other if self._fits(other) else None)
             if not any(found):
                 found.append(self._largest(2 * budget_bytes, self._us_if_placed))
