@@ -12,7 +12,7 @@ is taken only if it is faster by more than `NEAR`. Read next: `portfolio.py`, wh
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import NamedTuple
 
@@ -95,43 +95,50 @@ class Auto:
         if self.evaluations is not None:
             effort = replace(question.effort, evaluations=self.evaluations)
             question = replace(question, effort=effort)
-        portfolio = Portfolio(question)
-        race = Race(portfolio, self._others)
+        race = Race(question, rewriters=self._others)
         if race.fits:
-            race.run(IN_CORE)
+            race.run_stages(IN_CORE)
         elif question.effort.at_once:
-            race.run(AT_ONCE)
+            race.run_stages(AT_ONCE)
         else:
-            portfolio.deadline = question.effort.deadline.keeping(SEARCH_SHARE)
-            race.run(QUICK)
-            portfolio.deadline = question.effort.deadline
-            race.run(THOROUGH)
-        found = portfolio.outcome(self.name)
-        return replace(found, notes={**found.notes, "chosen": portfolio.chosen})
+            race.deadline = question.effort.deadline.keeping(SEARCH_SHARE)
+            race.run_stages(QUICK)
+            race.deadline = question.effort.deadline
+            race.run_stages(THOROUGH)
+        found = race.outcome(self.name)
+        return replace(found, notes={**found.notes, "chosen": race.chosen})
 
 
-class Race:
-    """A portfolio, and what the conditions of stages look at.
+@dataclass
+class Race(Portfolio):
+    """A portfolio that runs in stages, and what their conditions look at.
 
     Attributes:
+        rewriters: as `others` of `Auto`.
         fits: whether the step fits as it is, without moving anything.
-        rewriting: planners of `others` that were run for the best plan.
+        rewriting: planners of `rewriters` that were run for the best plan.
     """
 
-    def __init__(self, portfolio: Portfolio, others: Others):
-        self.portfolio, self.question = portfolio, portfolio.question
-        self._others = others
-        self.calls = len(self.question.trace.calls)
-        self.fits = portfolio.run(Turn(KeepAll())) is not None
-        self.rewriting: Sequence[Planner] = ()
+    rewriters: Others = no_other_planners
+    fits: bool = field(init=False)
+    rewriting: Sequence[Planner] = ()
 
-    def run(self, stages: Iterable[AutoStage]) -> None:
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.fits = self.run(Turn(KeepAll())) is not None
+
+    def run_stages(self, stages: Iterable[AutoStage]) -> None:
         """Runs the turns of the stages whose conditions hold."""
         for stage in stages:
             for turn in stage.turns(self) if stage.when(self) else ():
                 if stage.until_near and self.near:
                     break
-                self.portfolio.run(turn)
+                self.run(turn)
+
+    @property
+    def calls(self) -> int:
+        """Number of calls of the step."""
+        return len(self.question.trace.calls)
 
     @cached_property
     def near_us(self) -> float:
@@ -143,22 +150,22 @@ class Race:
     @property
     def found(self) -> bool:
         """Whether there is a plan."""
-        return self.portfolio.best is not None
+        return self.best is not None
 
     @property
     def near(self) -> bool:
         """Whether the best plan is near the bound."""
-        return self.portfolio.best_us <= self.near_us
+        return self.best_us <= self.near_us
 
     @property
     def worth_more(self) -> bool:
         """Whether it is not, and there is time."""
-        return not self.near and not self.portfolio.is_over()
+        return not self.near and not self.is_over()
 
     @property
     def far(self) -> bool:
         """Whether it is so far away that a rewritten step is worth its planning."""
-        return self.portfolio.best_us > FAR / NEAR * self.near_us
+        return self.best_us > FAR / NEAR * self.near_us
 
     @cached_property
     def chunks(self) -> Question | None:
@@ -177,23 +184,22 @@ class Race:
             with failing_as("planner 'combined'"):
                 return [Combined().by_promise(self.question)[0].form]
         except PartFailed as failure:
-            self.portfolio.failures.append(failure)
+            self.failures.append(failure)
             return ("",)
 
     @property
     def best_form(self) -> str:
         """The form of the best plan, if it is one of those that were searched."""
-        best = self.portfolio.best
-        found = () if best is None else best.rewrites
+        found = () if self.best is None else self.best.rewrites
         return next((form for form in self.forms if found == (form,)), self.forms[0])
 
     def others(self, best: Plan | None) -> Sequence[Planner]:
         """Planners that rewrite the step; none where choosing them fails."""
         try:
             with failing_as("choosing other planners"):
-                return self._others(self.question, best)
+                return self.rewriters(self.question, best)
         except PartFailed as failure:
-            self.portfolio.failures.append(failure)
+            self.failures.append(failure)
             return ()
 
 
@@ -232,7 +238,7 @@ def _inputs_earlier(race: Race) -> Iterator[Turn]:
 
 
 def _rewriting(race: Race) -> Iterator[Turn]:
-    race.rewriting = race.others(race.portfolio.best)
+    race.rewriting = race.others(race.best)
     yield from map(Turn, race.rewriting)
 
 
@@ -280,7 +286,7 @@ def _at_once(race: Race) -> Iterator[Turn]:
 
 def _other_forms(race: Race) -> Iterator[Turn]:
     for form in race.question.forms:
-        if race.portfolio.best is None:
+        if race.best is None:
             yield Turn(SlidingWindow(), form=form)
 
 
