@@ -633,9 +633,9 @@ class LimitSearch:
         if self._fits(first):
             return first
         found = [self._largest(budget_bytes, cost)]
-        other = self.at(budget_bytes, self._us_if_placed)
         if self._compares:
             # The fastest of the plans may be of a kind that the allocator cannot place.
+            other = self.at(budget_bytes, self._us_if_placed)
             found.append(other if self._fits(other) else None)
             if not any(found):
                 found.append(self._largest(2 * budget_bytes, self._us_if_placed))
@@ -690,7 +690,12 @@ class LimitSearch:
         if not (self.exact or self.allocator.granule.ranges):
             # Where the allocator has no place for the plan, others follow.
             effort = replace(effort, deadline=effort.deadline.keeping(1 - FIRST_SHARE))
-        asked = replace(self.question, budget_bytes=limit_bytes, effort=effort, cost=cost)
+
+        def noted(plan: Plan) -> float:
+            self._compares = True
+            return cost(plan)
+
+        asked = replace(self.question, budget_bytes=limit_bytes, effort=effort, cost=noted)
         plan = plan_step(self.step, self.planner, asked)
         return plan, self._reserved(plan)
 
@@ -728,7 +733,6 @@ class LimitSearch:
         """Duration of a step; far too long where the allocator cannot place the plan, and longer
         than any with the bits of in-core where it has not got these.
         """
-        self._compares = True
         if self._reserved(plan) > self.allocator.budget_bytes:
             return NEVER_US + plan.makespan_us
         return plan.makespan_us + inexact_us(plan)

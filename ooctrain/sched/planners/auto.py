@@ -43,7 +43,7 @@ from ooctrain.sched.planners.vdnn import Vdnn
 from ooctrain.sched.planners.window import SlidingWindow, WindowCyclic
 from ooctrain.sched.planning.host_gaps import is_short_of_host, without_host
 from ooctrain.sched.planning.planner import Planner, check_evaluations
-from ooctrain.sched.planning.question import Question, makespan_us
+from ooctrain.sched.planning.question import Question
 from ooctrain.sched.schedule import Granule, Plan
 
 #: Planners that move parts of variables plan in multiples of this, the chunk of
@@ -245,8 +245,8 @@ def _rewriting(race: Race) -> Iterator[Turn]:
 def _searches(race: Race) -> Iterator[Turn]:
     question, granule = race.question, race.question.granule
     granules = [in_chunks(granule) if granule.ranges else granule]
-    if granule.ranges and question.cost is not makespan_us:
-        # What claims leave out is the cost of moving parts of variables: mapping.
+    if granule.ranges and race.best and race.best_us > race.best.makespan_us:
+        # What a claim leaves out is the cost of moving parts of variables: mapping.
         granules.insert(0, replace(granule, ranges=False))
     for form in race.forms:
         for which in granules:
