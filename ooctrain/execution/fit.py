@@ -26,7 +26,7 @@ runs it.
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
@@ -45,7 +45,7 @@ from ooctrain.errors import (
 )
 from ooctrain.execution.compose import RewrittenStep, plan_step, rewritten
 from ooctrain.execution.placement import maps_dearly, reserved_peak, with_mapping
-from ooctrain.execution.planners import LeanBands, as_planner, quick_planner, without_bands
+from ooctrain.execution.planners import as_planner
 from ooctrain.execution.prepared_step import PreparedStep
 from ooctrain.execution.promise import (
     OWN_STEP_BYTES,
@@ -60,7 +60,6 @@ from ooctrain.rewrite import keeps_bits
 from ooctrain.rewrite.tile.banded import can_be_banded
 from ooctrain.sched.budget import input_bytes, resolve_host_budget, trace_peak_bytes
 from ooctrain.sched.host import SLOT_ALIGN_BYTES, slab_excess
-from ooctrain.sched.planners.auto import Auto
 from ooctrain.sched.planners.keep_all import KeepAll
 from ooctrain.sched.planning.effort import Effort
 from ooctrain.sched.planning.host_gaps import is_short_of_host
@@ -94,7 +93,7 @@ NAMED_TRIES, BUDGET_TRIES = 3, 12
 LEAST_TRIES, BANDS_TRIES, MOST_BANDED_CALLS = 6, 3, 1000
 #: Calls of the longest step that is searched once more to see whether what a refusal names does.
 SEARCHED_CALLS = 300
-#: A time limit that is over at once, on any clock: planners then take the first plan they find.
+#: A time limit that is over as it begins: planners then take the first plan they find.
 NO_TIME_S = sys.float_info.min
 
 # Which plan is taken.
@@ -286,14 +285,16 @@ class Fit:
         if memory_bytes < self._too_few_bytes:
             return []
         with suppress(Infeasible, DoesNotFit):
-            found.append(self.at(at_once(self.settings), memory_bytes))
+            at_once = replace(self.settings, same_bits=True, at_once=True)
+            found.append(self.at(at_once, memory_bytes))
         several = bool(found) and self.settings.spill is None
         most = max(1, MOST_CALLS // max(1, self._calls))  # a search of a long step takes a minute
         for share in HOST_SHARES[: most if several else 1]:
             if share and min(map(step_us, found)) <= enough_us:
                 break
             with suppress(Infeasible, DoesNotFit):
-                cases = exact_first(self.settings)
+                # Else the quicker of a list with the bits of in-core and one in bands.
+                cases = replace(self.settings, same_bits=True), self.settings
                 found.append(
                     first_that_fits(partial(self.at, how, memory_bytes, share) for how in cases)
                 )
@@ -379,18 +380,18 @@ class Fit:
 
     def _placed(self, how: Settings, room: Room, effort: Effort) -> PreparedStep:
         """The step with the ledger's limit at which the allocator has a place for the plan."""
-        planner, step = as_planner(how.planner), self.step
+        step = self.step
         if room.arena_bytes < step.granule.size_bytes:
             # Not even one granule: no allocator can be made. The planner raises Infeasible.
             asked = Question(step.trace, room.arena_bytes, self.machine, step.granule)
-            plan_excluding(planner, asked)
+            plan_excluding(as_planner(how.planner), asked)
         allocator = self.choose(room.arena_bytes, True)
         steps = [step.rounded_by(allocator.granule)]
         if not self.exact and maps_dearly(self.machine, allocator):
             lasting_bytes = room.arena_bytes // LASTING_SHARE
             steps.insert(0, steps[0].with_lasting_pinned(lasting_bytes, allocator.granule))
         plan, reserved = first_that_fits(
-            partial(self._searched, planner, each, allocator, room, effort) for each in steps
+            partial(self._searched, how, each, allocator, room, effort) for each in steps
         )
         promise = self.parts and self.parts.with_list(
             plan, room.arena_bytes, on_disk=self.settings.spill is not None
@@ -401,14 +402,14 @@ class Fit:
         )  # fmt: skip
 
     def _searched(
-        self, planner: Planner, step: RewrittenStep, allocator: AllocatorChoice, room: Room,
+        self, how: Settings, step: RewrittenStep, allocator: AllocatorChoice, room: Room,
         effort: Effort,
     ) -> Placed:  # fmt: skip
         question = Question(
             step.trace, room.arena_bytes, self.machine, step.granule, room.host_bytes,
-            self.settings.seed, effort,
+            self.settings.seed, effort, same_bits=how.same_bits,
         )  # fmt: skip
-        return LimitSearch(step, planner, allocator, question, self.exact).best()
+        return LimitSearch(step, as_planner(how.planner), allocator, question, self.exact).best()
 
     @cached_property
     def _in_core_peak_bytes(self) -> int:
@@ -446,17 +447,16 @@ class Fit:
             return refusal
 
     def _ways_to_less(self) -> Iterator[tuple[Settings, int]]:
-        """Planners that answer at once, then bands, if they may help and `auto` may run them: only
-        whether there is a plan counts. Writing a step in bands takes longer than all of these.
+        """What answers at once, since only whether there is a plan counts; then bands too, if they
+        may help. Writing a step in bands takes longer than all the others.
 
         With the memory that is found, this plan is found again, or a better one; a longer search
         may find one in less.
         """
-        yield at_once(self.settings), LEAST_TRIES
-        planner, short = as_planner(self.settings.planner), self._calls <= MOST_BANDED_CALLS
-        bands = isinstance(planner, Auto) and planner.has_rewriting_planners
-        if bands and short and can_be_banded(self.step.original):
-            yield replace(self.settings, planner=LeanBands(), time_limit_s=NO_TIME_S), BANDS_TRIES
+        at_once = replace(self.settings, at_once=True)
+        yield replace(at_once, same_bits=True), LEAST_TRIES
+        if self._calls <= MOST_BANDED_CALLS and can_be_banded(self.step.original):
+            yield at_once, BANDS_TRIES
 
     def _unhurried(self) -> Settings:
         """How a named budget is tried: in a long step without time to search."""
@@ -600,7 +600,7 @@ def _bytes(size: int) -> str:
     return f"{format_bytes(size)} ({size} bytes)"
 
 
-@dataclass(frozen=True)
+@dataclass
 class LimitSearch:
     """The search for a limit of the ledger whose plan the allocator can place within its budget.
 
@@ -615,6 +615,8 @@ class LimitSearch:
     exact: bool
     #: by limit, and by how plans are compared
     _asked: dict[tuple[int, Cost], Placed] = field(default_factory=dict)
+    #: whether the planner compares whole plans: it has read the cost of one
+    _compares: bool = False
 
     def best(self) -> Placed:
         """The plan at the largest limit found, with its reserved peak.
@@ -631,8 +633,8 @@ class LimitSearch:
         if self._fits(first):
             return first
         found = [self._largest(budget_bytes, cost)]
-        if isinstance(self.planner, Auto):
-            # The fastest of its plans may be of a kind that the allocator cannot place.
+        if self._compares:
+            # The fastest of the plans may be of a kind that the allocator cannot place.
             other = self.at(budget_bytes, self._us_if_placed)
             found.append(other if self._fits(other) else None)
             if not any(found):
@@ -688,7 +690,12 @@ class LimitSearch:
         if not (self.exact or self.allocator.granule.ranges):
             # Where the allocator has no place for the plan, others follow.
             effort = replace(effort, deadline=effort.deadline.keeping(1 - FIRST_SHARE))
-        asked = replace(self.question, budget_bytes=limit_bytes, effort=effort, cost=cost)
+
+        def noted(plan: Plan) -> float:
+            self._compares = True
+            return cost(plan)
+
+        asked = replace(self.question, budget_bytes=limit_bytes, effort=effort, cost=noted)
         plan = plan_step(self.step, self.planner, asked)
         return plan, self._reserved(plan)
 
@@ -765,22 +772,7 @@ class LimitSearch:
         )
 
 
-# Settings in turn
-
-
-def at_once(settings: Settings) -> Settings:
-    """The settings with immediate planners; one that was chosen stays, without time to search."""
-    planner = quick_planner(settings.planner, swaps=settings.spill is not None)
-    return replace(settings, planner=planner, time_limit_s=NO_TIME_S)
-
-
-def exact_first(settings: Settings) -> Sequence[Settings]:
-    """Settings in turn, exact planners first: `auto` would take the quicker of a list with the bits
-    of in-core and one in bands."""
-    planner = as_planner(settings.planner)
-    if isinstance(planner, Auto) and planner.has_rewriting_planners:
-        return replace(settings, planner=without_bands(planner)), settings
-    return (settings,)
+# How steps are compared
 
 
 def inexact_us(plan: Plan) -> float:

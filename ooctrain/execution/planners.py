@@ -3,7 +3,7 @@
 A name is "sft:tiles=4", "banded:planner=belady", or any name of `sched/planners/registry.py`.
 `sched/` plans the step that it is given and knows no rewrites, so planners that need both are
 defined here, above both: two planners that tile the step, which `auto` tries in addition to its
-own, and two that answer at once, where only whether there is a plan counts. Read next:
+own, and one that answers at once, where only whether there is a plan counts. Read next:
 `rewrite/tile/sft_planner.py`, `rewrite/tile/banded.py`.
 """
 
@@ -23,13 +23,7 @@ from ooctrain.sched.budget import trace_minimum_bytes
 from ooctrain.sched.planners import registry
 from ooctrain.sched.planners.auto import Auto
 from ooctrain.sched.planners.belady import Belady
-from ooctrain.sched.planners.dtr import Dtr
-from ooctrain.sched.planners.naive import Naive
-from ooctrain.sched.planners.portfolio import Portfolio, Turn
 from ooctrain.sched.planners.registry import Factories
-from ooctrain.sched.planners.rotor import Rotor
-from ooctrain.sched.planners.superneurons import SuperNeurons
-from ooctrain.sched.planners.window import SlidingWindow
 from ooctrain.sched.planning.host_gaps import is_short_of_host
 from ooctrain.sched.planning.planner import Planner, ask, host_too_small, least_refusal
 from ooctrain.sched.planning.question import Question
@@ -44,17 +38,21 @@ WRITTEN = 2
 
 def tilings(question: Question, best: Plan | None) -> Sequence[Planner]:
     """The planners of a tiled step that `auto` runs: none while a list of the untiled step may be
-    as good as `best`.
+    as good as `best`, or where the bits of the untiled one are asked for.
 
     A tiled step computes as long as the untiled one, or longer. So it can only help where no list
     of the untiled step fits, or where what no list beats is longer than that.
     """
+    if question.same_bits:
+        return ()
     if best is not None:
         computing_us = sum(call_durations_ns(question.trace, question.machine)) / 1000
         bound = lower_bound(question.trace, question.budget_bytes, question.machine)
         if bound.makespan_us <= NEAR * computing_us:
             return ()
-    return (Banded(untiled=False),) if can_be_banded(question.trace) else ()
+    if not can_be_banded(question.trace):
+        return ()
+    return (LeanBands() if question.effort.at_once else Banded(untiled=False),)
 
 
 def auto(evaluations: int | None = None) -> Auto:
@@ -71,54 +69,6 @@ PLANNERS: Factories = MappingProxyType(
 get_planner = partial(registry.get_planner, known=PLANNERS)
 as_planner = partial(registry.as_planner, known=PLANNERS)
 planners = partial(registry.planners, PLANNERS)
-
-
-def without_bands(planner: str | Planner | type) -> Planner:
-    """`auto` without planners that rewrite the step; any other planner as it is."""
-    found = as_planner(planner)
-    return found.without_rewriting_planners() if isinstance(found, Auto) else found
-
-
-# Planners that answer at once
-
-
-def quick_planner(planner: str | Planner | type, *, swaps: bool) -> Planner:
-    """A few planners that answer at once in place of `auto`; any other planner as it is.
-
-    Args:
-        swaps: the host is a disk, where those that swap need least; where it holds only the
-            inputs, those that compute again do.
-    """
-    found = as_planner(planner)
-    if not isinstance(found, Auto):
-        return found
-    if swaps:
-        return FirstFound(SlidingWindow(), Naive())
-    return FirstFound(SuperNeurons(), Dtr(), Rotor())
-
-
-class FirstFound:
-    """The plan of the first of some planners that has one, of the step or of another form of it.
-
-    Cost: theirs, until there is a plan.
-    """
-
-    name = "first-found"
-
-    def __init__(self, *planners: Planner):
-        self._planners = planners
-
-    def plan(self, question: Question) -> Plan:
-        """See `Planner`. The minimum is the least of all planners."""
-        portfolio = Portfolio(question)
-        for form in ("", *question.forms):
-            for planner in self._planners:
-                if portfolio.run(Turn(planner, form=form)) is not None:
-                    plan = portfolio.outcome(self.name)
-                    return replace(plan, notes={**plan.notes, "chosen": planner.name})
-        if portfolio.failures:  # of planners that have not been chosen by the user
-            raise host_too_small(self.name) from portfolio.failures[0]
-        return portfolio.outcome(self.name)  # raises
 
 
 class LeanBands:

@@ -64,6 +64,9 @@ class Settings:
         rewrites: applied before planning, in order.
         memory: one budget for all that the process holds, in place of `budget` and `host_budget`
             (`fit.py` divides it); None: these two count.
+        same_bits: no plan whose step rounds otherwise than in-core; a planner that was named plans
+            as it does.
+        at_once: whether there is a plan is all that counts, not how good it is.
     """
 
     budget: int | str | None = None
@@ -81,6 +84,8 @@ class Settings:
     rewrites: tuple[str, ...] = DEFAULT_REWRITES
     spill: Spill | None = None
     memory: int | str | None = None
+    same_bits: bool = False
+    at_once: bool = False
 
     def __post_init__(self) -> None:
         if self.device not in DEVICES:
@@ -136,8 +141,8 @@ class Settings:
     @property
     def effort(self) -> Effort:
         """What a search may do whose time begins now."""
-        if self.time_limit_s is None:
-            return Effort(self.evaluations)
+        if self.at_once:
+            return Effort.none(self.evaluations)
         return Effort.within(self.time_limit_s, self.evaluations)
 
     def find_machine(self) -> Machine:

@@ -21,7 +21,7 @@ from ooctrain.devices.spill import Spill, look_at
 from ooctrain.engine.tensor import Tensor
 from ooctrain.errors import DoesNotFit, Infeasible, OoctrainError
 from ooctrain.execution.fit import prepare, share_bytes
-from ooctrain.execution.planners import as_planner, without_bands
+from ooctrain.execution.planners import as_planner
 from ooctrain.execution.prepared_step import PreparedStep
 from ooctrain.execution.promise import (
     OWN_STEP_BYTES,
@@ -115,7 +115,7 @@ class StepCache:
         if found is None:
             settings = self._with_disk(self._in_bytes(key, trace, settings, training))
             if not key[1].bands:
-                settings = replace(settings, planner=without_bands(settings.planner))
+                settings = replace(settings, same_bits=True)
             try:
                 found = (
                     prepare(trace, settings)

@@ -2,18 +2,24 @@
 
 Where a paper composes methods, or a file lends a function to another, that stands in `IMPORTS`,
 with the place that says so. `auto`, `combined` and `portfolio` run planners, `registry` names them,
-and `by_search` is the search of `combined`; all five are ours. Read next: `test_floor_plan.py`,
-for what rooms import.
+and `by_search` is the search of `combined`; all five are ours. Where a planner is not as published
+its first lines say so, and docs/planners.md puts all of these side by side. Read next:
+`test_floor_plan.py`, for what rooms import.
 """
 
 from __future__ import annotations
 
 import ast
+import re
+import sys
 from pathlib import Path
 
 import pytest
 
-PLANNERS = Path(__file__).resolve().parents[2] / "ooctrain" / "sched" / "planners"
+from ooctrain.execution.planners import get_planner, planners
+
+ROOT = Path(__file__).resolve().parents[2]
+PLANNERS = ROOT / "ooctrain" / "sched" / "planners"
 ROOM = "ooctrain.sched.planners"
 #: Those that run, name or begin with other planners, and are nothing else.
 OURS = ("__init__", "auto", "by_search", "combined", "portfolio", "registry")
@@ -84,3 +90,29 @@ def test_the_table_names_only_files_that_import_others():
 )
 def test_every_way_to_import_one_is_seen(line, found):
     assert planners_imported(line) == found
+
+
+# What the names are
+
+
+def named_on_the_page() -> tuple[list[str], list[str]]:
+    """Names of planners in docs/planners.md: published ones, and ours."""
+    text = (ROOT / "docs/planners.md").read_text(encoding="utf-8")
+    _, _, after = text.partition("\n## Published names\n")
+    table, _, rest = after.partition("\nThe others are ours:")
+    rows = [line.split("|")[1] for line in table.splitlines() if line.startswith("| `")]
+    ours, _, _ = rest.partition("\n\n")
+    return re.findall("`([^`]+)`", "".join(rows)), re.findall("`([^`]+)`", ours)
+
+
+def test_every_name_is_said_to_be_published_or_ours():
+    published, ours = named_on_the_page()
+    assert sorted(published + ours) == sorted(planners())
+
+
+@pytest.mark.parametrize("name", named_on_the_page()[0])
+def test_the_first_lines_of_a_published_planner_name_its_source_and_where_it_departs(name):
+    head = sys.modules[type(get_planner(name)).__module__].__doc__
+    assert head is not None
+    assert "Source" in head
+    assert re.search("[Dd]epart|as published", head)

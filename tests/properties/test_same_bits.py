@@ -22,7 +22,6 @@ from ooctrain.alloc.registry import choose_allocator
 from ooctrain.devices.interface import Debug
 from ooctrain.engine.incore import initial_values
 from ooctrain.execution.fit import prepare
-from ooctrain.execution.planners import without_bands
 from ooctrain.execution.prepared_step import placed
 from ooctrain.execution.settings import Settings
 from ooctrain.rewrite import apply_rewrites, keeps_bits
@@ -106,7 +105,7 @@ def prepare_or_least(trace, how):
         return None
     if how.planner != "auto" or keeps_bits(found.plan.rewrites):
         return found
-    return prepare_or_least(trace, replace(how, planner=without_bands(how.planner)))
+    return prepare_or_least(trace, replace(how, same_bits=True))
 
 
 def random_batches(count):

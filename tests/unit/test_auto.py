@@ -19,14 +19,13 @@ from ooctrain.sched.planners.auto import (
     Auto,
     AutoStage,
     Race,
-    no_other_planners,
 )
 from ooctrain.sched.planners.belady import Belady
 from ooctrain.sched.planners.combined import Combined
 from ooctrain.sched.planners.dtr import Dtr
 from ooctrain.sched.planners.keep_all import KeepAll
 from ooctrain.sched.planners.naive import Naive
-from ooctrain.sched.planners.portfolio import Portfolio, Turn
+from ooctrain.sched.planners.portfolio import Turn
 from ooctrain.sched.planners.registry import PLANNERS
 from ooctrain.sched.planners.window import SlidingWindow
 from ooctrain.sched.planning.effort import Effort
@@ -97,7 +96,7 @@ BUDGET = 1600 << 10
 
 def race(**asked):
     question = Question(CHAIN, BUDGET, MACHINE, Granule(512), **asked)
-    return Race(Portfolio(question), no_other_planners)
+    return Race(question)
 
 
 def turns_of(*planners):
@@ -107,13 +106,13 @@ def turns_of(*planners):
 def test_a_stage_runs_where_its_condition_holds_when_its_turn_comes():
     first, second, never = Takes("first", 9e9), Takes("second", 8e9), Takes("never", 1.0)
     running = race()
-    running.run((
+    running.run_stages((
         AutoStage("", turns_of(never), when=lambda race: race.found),
         AutoStage("", turns_of(first)),
         AutoStage("", turns_of(second), when=lambda race: race.found),
     ))  # fmt: skip
     assert [len(planner.asked) for planner in (never, first, second)] == [0, 1, 1]
-    assert running.portfolio.chosen == "second"
+    assert running.chosen == "second"
 
 
 @pytest.mark.parametrize(("until_near", "runs"), [(True, [1, 1, 0]), (False, [1, 1, 1])])
@@ -121,7 +120,7 @@ def test_the_rest_of_a_stage_may_be_left_out_once_a_plan_is_near(until_near, run
     running = race()
     near_us, far_us = 0.99 * running.near_us, 2 * running.near_us
     planners = Takes("far", far_us), Takes("near", near_us), Takes("rest", far_us)
-    running.run((AutoStage("", turns_of(*planners), until_near=until_near),))
+    running.run_stages((AutoStage("", turns_of(*planners), until_near=until_near),))
     assert [len(planner.asked) for planner in planners] == runs
     assert running.near
 
@@ -130,9 +129,9 @@ def test_a_rewritten_step_is_worth_its_planning_where_what_is_known_is_far():
     running = race()
     bound_us = running.near_us / auto.NEAR
     assert running.far
-    running.run((AutoStage("", turns_of(Takes("far", 1.11 * bound_us))),))
+    running.run_stages((AutoStage("", turns_of(Takes("far", 1.11 * bound_us))),))
     assert running.far
-    running.run((AutoStage("", turns_of(Takes("less", 1.09 * bound_us))),))
+    running.run_stages((AutoStage("", turns_of(Takes("less", 1.09 * bound_us))),))
     assert not running.far
 
 

@@ -11,14 +11,13 @@ from ooctrain.devices.cpu.host_vm import PAGE_BYTES
 from ooctrain.errors import Infeasible
 from ooctrain.execution import fit
 from ooctrain.execution.fit import prepare
-from ooctrain.execution.planners import FirstFound
+from ooctrain.execution.planners import auto
 from ooctrain.execution.promise import OWN_STEP_BYTES, OwnShare, parts_of
 from ooctrain.execution.settings import Settings
 from ooctrain.rewrite import keeps_bits
-from ooctrain.sched.budget import trace_peak_bytes
+from ooctrain.sched.budget import trace_minimum_bytes, trace_peak_bytes
 from ooctrain.sched.planners.combined import Combined
-from ooctrain.sched.planners.dtr import Dtr
-from ooctrain.sched.planners.naive import Naive
+from ooctrain.sched.planning.effort import Effort
 from ooctrain.sched.planning.question import Question
 from ooctrain.units import MIB
 
@@ -128,14 +127,28 @@ def test_one_search_goes_up_or_down_and_says_only_what_was_tried(no, yes):
         assert beside == no or tried.get(beside) is False, "it ended before the numbers met"
 
 
-def test_the_first_who_has_a_plan_gives_it():
+def test_where_any_plan_will_do_the_first_is_taken():
+    """Of a planner that swaps, where the host has room; else of one that computes again."""
     trace, machine = step(4, 3, 64, 64), HOW.find_machine()
     host = sum(v.value_bytes for v in trace.variables if v.kind == "input")
     peak = trace_peak_bytes(trace)
-    first = FirstFound(Naive(), Dtr())
-    assert first.plan(Question(trace, peak // 2, machine)).notes["chosen"] == "naive"
-    again = first.plan(Question(trace, peak // 2, machine, host_budget_bytes=host))
+    asked = Question(trace, peak // 2, machine, effort=Effort.none(), same_bits=True)
+    assert auto().plan(asked).notes["chosen"] == "window"
+    short = replace(asked, host_budget_bytes=host)
+    again = auto().plan(short)
     assert again.notes["chosen"] == "dtr"
     assert keeps_bits(again.rewrites)
     with pytest.raises(Infeasible):
-        first.plan(Question(trace, 1, machine, host_budget_bytes=host))
+        auto().plan(replace(short, budget_bytes=1))
+
+
+@pytest.mark.parametrize("at_once", [False, True])
+def test_bands_only_where_their_bits_will_do(at_once):
+    """One large image: what the largest call needs is more than that of a band."""
+    trace, machine = step(1, 3, 128, 16, layers=1), HOW.find_machine()
+    effort = Effort.none() if at_once else Effort(100)
+    asked = Question(trace, trace_minimum_bytes(trace) // 2, machine, effort=effort)
+    assert not keeps_bits(auto().plan(asked).rewrites)
+    with pytest.raises(Infeasible) as refused:
+        auto().plan(replace(asked, same_bits=True))
+    assert refused.value.minimum_bytes > trace_minimum_bytes(trace) // 2

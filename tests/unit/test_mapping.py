@@ -14,7 +14,7 @@ import ooctrain as oc
 from ooctrain.devices.cpu.host_vm import VirtualArena, why_no_virtual_memory
 from ooctrain.engine.incore import initial_values
 from ooctrain.errors import Infeasible
-from ooctrain.execution.fit import LASTING_SHARE, prepare
+from ooctrain.execution.fit import LASTING_SHARE, NEVER_US, prepare
 from ooctrain.execution.placement import mapped_by_step, mapped_bytes, maps_dearly, with_mapping
 from ooctrain.execution.sessions import input_values, open_session
 from ooctrain.execution.settings import Settings
@@ -178,10 +178,13 @@ class NotesItsCosts:
     ),
 )
 def test_the_cost_of_a_plan_counts_what_it_maps(unet, allocator, us_per_byte, counts):
+    """And is far too long, whoever wrote the planner, where the allocator cannot place the plan."""
     planner, there = NotesItsCosts(), replace(MACHINE, map_us_per_byte=us_per_byte)
     prepare(unet[1], replace(settings(planner, allocator), machine=there))
     assert planner.besides_us
-    assert all(us > 0 if counts else us == 0 for us in planner.besides_us)
+    costs = planner.besides_us
+    assert all(us > 0 if counts else us in (0, pytest.approx(NEVER_US)) for us in costs)
+    assert (max(costs) > 1e9) == (allocator == "best-fit")
 
 
 @pytest.mark.skipif(bool(why_no_virtual_memory()), reason="no virtual memory here")

@@ -5,10 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from strangers import test_least_budget_does as refusal_laws
 from support.quick import quick
 from unit import test_division as division_laws
 from unit import test_evaluate_in_parts as parts_laws
 from unit import test_least_memory as least_laws
+from unit import test_mapping as mapping_laws
 from unit import test_moving_values as moving_laws
 from unit import test_prepare as prepare_laws
 from unit import test_process_memory as count_laws
@@ -18,12 +20,13 @@ from zoo.planting import plant, plant_everywhere, with_bug
 from ooctrain.devices.cpu.host_vm import why_no_virtual_memory
 from ooctrain.devices.cpu.process_memory import MemoryWatch, ProcessMemory, held
 from ooctrain.errors import DoesNotFit
-from ooctrain.execution import evaluation, fit, residence, saved_state, sessions
+from ooctrain.execution import evaluation, fit, planners, residence, saved_state, sessions
 from ooctrain.execution.evaluation import InParts
 from ooctrain.execution.executor import BetweenSteps
 from ooctrain.execution.promise import Promise
 from ooctrain.execution.seen import Seen
 from ooctrain.execution.step_cache import StepCache
+from ooctrain.sched.planning import planner
 
 fills_at_most = division_laws.test_the_parts_of_a_promise_fill_the_memory_at_most
 DIVISION_BUGS = {
@@ -86,6 +89,41 @@ def test_a_search_that_says_what_it_has_not_tried_is_seen(monkeypatch, bug):
     law, where = SEARCH_BUGS[bug]
     plant(monkeypatch, *where)
     with pytest.raises((AssertionError, DoesNotFit)):
+        law()
+
+
+#: A question of which `refusal_laws` finds that the least is named.
+LEAST_SEED = 16
+
+
+def costs_where_nothing_can_be_placed() -> None:
+    unet = mapping_laws.unet.__wrapped__()
+    mapping_laws.test_the_cost_of_a_plan_counts_what_it_maps(unet, "best-fit", 1e-2, False)
+
+
+ASKED_BUGS = {
+    "bands though the bits must stay": (
+        lambda: least_laws.test_bands_only_where_their_bits_will_do(True),
+        plant, (planners, "tilings", "question.same_bits", "False"),
+    ),
+    "a planner that compares is not seen": (
+        costs_where_nothing_can_be_placed,
+        plant, (fit.LimitSearch, "best", "if self._compares:", "if False:"),
+    ),
+    "a refusal names a byte too many": (
+        lambda: refusal_laws.check(LEAST_SEED, allocators=False),
+        plant_everywhere,
+        (planner, "infeasible", "minimum_bytes=minimum_bytes", "minimum_bytes=minimum_bytes + 1"),
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("bug", ASKED_BUGS)
+def test_an_answer_to_another_question_is_seen(monkeypatch, bug):
+    law, how, where = ASKED_BUGS[bug]
+    law()
+    how(monkeypatch, *where)
+    with pytest.raises((AssertionError, pytest.fail.Exception)):
         law()
 
 

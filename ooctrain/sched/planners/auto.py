@@ -11,9 +11,8 @@ is taken only if it is faster by more than `NEAR`. Read next: `portfolio.py`, wh
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import NamedTuple
 
@@ -42,9 +41,9 @@ from ooctrain.sched.planners.superneurons import SuperNeurons
 from ooctrain.sched.planners.tflms_hybrid import TflmsHybrid
 from ooctrain.sched.planners.vdnn import Vdnn
 from ooctrain.sched.planners.window import SlidingWindow, WindowCyclic
-from ooctrain.sched.planning.host_gaps import without_host
+from ooctrain.sched.planning.host_gaps import is_short_of_host, without_host
 from ooctrain.sched.planning.planner import Planner, check_evaluations
-from ooctrain.sched.planning.question import Question, makespan_us
+from ooctrain.sched.planning.question import Question
 from ooctrain.sched.schedule import Granule, Plan
 
 #: Planners that move parts of variables plan in multiples of this, the chunk of
@@ -91,57 +90,55 @@ class Auto:
         check_evaluations(self.name, evaluations)
         self._others, self.evaluations = others, evaluations
 
-    def without_rewriting_planners(self) -> Auto:
-        """The same without the planners of `others`: no plan rewrites the step."""
-        auto = copy.copy(self)
-        auto._others = no_other_planners
-        return auto
-
-    @property
-    def has_rewriting_planners(self) -> bool:
-        """Whether planners of `others` run too."""
-        return self._others is not no_other_planners
-
     def plan(self, question: Question) -> Plan:
         """See `Planner`. The minimum is the least of all that ran; a time limit ends it."""
         if self.evaluations is not None:
             effort = replace(question.effort, evaluations=self.evaluations)
             question = replace(question, effort=effort)
-        portfolio = Portfolio(question)
-        race = Race(portfolio, self._others)
+        race = Race(question, rewriters=self._others)
         if race.fits:
-            race.run(IN_CORE)
+            race.run_stages(IN_CORE)
+        elif question.effort.at_once:
+            race.run_stages(AT_ONCE)
         else:
-            portfolio.deadline = question.effort.deadline.keeping(SEARCH_SHARE)
-            race.run(QUICK)
-            portfolio.deadline = question.effort.deadline
-            race.run(THOROUGH)
-        found = portfolio.outcome(self.name)
-        return replace(found, notes={**found.notes, "chosen": portfolio.chosen})
+            race.deadline = question.effort.deadline.keeping(SEARCH_SHARE)
+            race.run_stages(QUICK)
+            race.deadline = question.effort.deadline
+            race.run_stages(THOROUGH)
+        found = race.outcome(self.name)
+        return replace(found, notes={**found.notes, "chosen": race.chosen})
 
 
-class Race:
-    """A portfolio, and what the conditions of stages look at.
+@dataclass
+class Race(Portfolio):
+    """A portfolio that runs in stages, and what their conditions look at.
 
     Attributes:
+        rewriters: as `others` of `Auto`.
         fits: whether the step fits as it is, without moving anything.
-        rewriting: planners of `others` that were run for the best plan.
+        rewriting: planners of `rewriters` that were run for the best plan.
     """
 
-    def __init__(self, portfolio: Portfolio, others: Others):
-        self.portfolio, self.question = portfolio, portfolio.question
-        self._others = others
-        self.calls = len(self.question.trace.calls)
-        self.fits = portfolio.run(Turn(KeepAll())) is not None
-        self.rewriting: Sequence[Planner] = ()
+    rewriters: Others = no_other_planners
+    fits: bool = field(init=False)
+    rewriting: Sequence[Planner] = ()
 
-    def run(self, stages: Iterable[AutoStage]) -> None:
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.fits = self.run(Turn(KeepAll())) is not None
+
+    def run_stages(self, stages: Iterable[AutoStage]) -> None:
         """Runs the turns of the stages whose conditions hold."""
         for stage in stages:
             for turn in stage.turns(self) if stage.when(self) else ():
                 if stage.until_near and self.near:
                     break
-                self.portfolio.run(turn)
+                self.run(turn)
+
+    @property
+    def calls(self) -> int:
+        """Number of calls of the step."""
+        return len(self.question.trace.calls)
 
     @cached_property
     def near_us(self) -> float:
@@ -153,22 +150,22 @@ class Race:
     @property
     def found(self) -> bool:
         """Whether there is a plan."""
-        return self.portfolio.best is not None
+        return self.best is not None
 
     @property
     def near(self) -> bool:
         """Whether the best plan is near the bound."""
-        return self.portfolio.best_us <= self.near_us
+        return self.best_us <= self.near_us
 
     @property
     def worth_more(self) -> bool:
         """Whether it is not, and there is time."""
-        return not self.near and not self.portfolio.is_over()
+        return not self.near and not self.is_over()
 
     @property
     def far(self) -> bool:
         """Whether it is so far away that a rewritten step is worth its planning."""
-        return self.portfolio.best_us > FAR / NEAR * self.near_us
+        return self.best_us > FAR / NEAR * self.near_us
 
     @cached_property
     def chunks(self) -> Question | None:
@@ -187,23 +184,22 @@ class Race:
             with failing_as("planner 'combined'"):
                 return [Combined().by_promise(self.question)[0].form]
         except PartFailed as failure:
-            self.portfolio.failures.append(failure)
+            self.failures.append(failure)
             return ("",)
 
     @property
     def best_form(self) -> str:
         """The form of the best plan, if it is one of those that were searched."""
-        best = self.portfolio.best
-        found = () if best is None else best.rewrites
+        found = () if self.best is None else self.best.rewrites
         return next((form for form in self.forms if found == (form,)), self.forms[0])
 
     def others(self, best: Plan | None) -> Sequence[Planner]:
         """Planners that rewrite the step; none where choosing them fails."""
         try:
             with failing_as("choosing other planners"):
-                return self._others(self.question, best)
+                return self.rewriters(self.question, best)
         except PartFailed as failure:
-            self.portfolio.failures.append(failure)
+            self.failures.append(failure)
             return ()
 
 
@@ -242,15 +238,15 @@ def _inputs_earlier(race: Race) -> Iterator[Turn]:
 
 
 def _rewriting(race: Race) -> Iterator[Turn]:
-    race.rewriting = race.others(race.portfolio.best)
+    race.rewriting = race.others(race.best)
     yield from map(Turn, race.rewriting)
 
 
 def _searches(race: Race) -> Iterator[Turn]:
     question, granule = race.question, race.question.granule
     granules = [in_chunks(granule) if granule.ranges else granule]
-    if granule.ranges and question.cost is not makespan_us:
-        # What claims leave out is the cost of moving parts of variables: mapping.
+    if granule.ranges and race.best and race.best_us > race.best.makespan_us:
+        # What a claim leaves out is the cost of moving parts of variables: mapping.
         granules.insert(0, replace(granule, ranges=False))
     for form in race.forms:
         for which in granules:
@@ -280,9 +276,17 @@ def _rest(race: Race) -> Iterator[Turn]:
     return (Turn(planner, gain=NEAR) for planner in planners)
 
 
+def _at_once(race: Race) -> Iterator[Turn]:
+    again = (SuperNeurons(), Dtr(), Rotor())
+    planners = again if is_short_of_host(race.question) else (SlidingWindow(), Naive())
+    for form in ("", *race.question.forms):
+        for planner in planners:
+            yield Turn(planner, form=form)
+
+
 def _other_forms(race: Race) -> Iterator[Turn]:
     for form in race.question.forms:
-        if race.portfolio.best is None:
+        if race.best is None:
             yield Turn(SlidingWindow(), form=form)
 
 
@@ -290,14 +294,21 @@ def _rewriting_all_the_same(race: Race) -> Iterator[Turn]:
     return (Turn(planner, gain=NEAR) for planner in race.others(None))
 
 
-#: What `auto` is, after `keep-all`: where the step fits; where it does not, what is quick, which
-#: leaves a share of the time; and the rest. Measured: docs/planners.md; for windows over ResNet-18,
-#: ResNet-50 and VGG-11, two links and five budgets.
+#: What `auto` is, after `keep-all`: where the step fits; where it does not, and any plan will do,
+#: the first one; else what is quick, which leaves a share of the time; and the rest. Measured:
+#: docs/planners.md; for windows over ResNet-18, ResNet-50 and VGG-11, two links and five budgets.
 IN_CORE: tuple[AutoStage, ...] = (
     AutoStage(
         "what moves or is dropped leaves room for inputs, which then come in while calls run",
         _inputs_earlier, until_near=True,
     ),
+)  # fmt: skip
+AT_ONCE: tuple[AutoStage, ...] = (
+    AutoStage(
+        "need the least memory: where the host has room those that swap, else those that compute "
+        "again", _at_once,
+    ),
+    AutoStage("bands may be all that fits", _rewriting, when=lambda race: not race.found),
 )  # fmt: skip
 QUICK: tuple[AutoStage, ...] = (
     AutoStage("gains most, and time may run out", _run(SlidingWindow())),

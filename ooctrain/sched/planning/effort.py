@@ -8,8 +8,9 @@ plan's notes then say `cut_short`. Source: ours. Read next: `sched/planners/comb
 
 from __future__ import annotations
 
+import math
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 #: Default number of evaluations of a command's or a program's search: two seconds for 600 calls.
 EVALUATIONS = 10_000
@@ -56,20 +57,28 @@ class Effort:
         evaluations: what a search may cost, for a planner that was not given a number itself;
             None: its own.
         deadline: interrupts it.
+        at_once: whether there is a plan is all that counts; a planner that asks others asks only
+            those that answer at once.
     """
 
     evaluations: int | None = None
     deadline: Deadline = Deadline()
+    at_once: bool = False
 
     @classmethod
     def within(cls, limit_s: float | None, evaluations: int | None = None) -> Effort:
         """An effort whose time begins now; None: there is no limit."""
         return cls(evaluations, Deadline.after(limit_s))
 
+    @classmethod
+    def none(cls, evaluations: int | None = None) -> Effort:
+        """An effort whose time is over, on any clock: `at_once`."""
+        return cls(evaluations, Deadline(-math.inf), at_once=True)
+
     def share(self, share: float) -> Effort:
         """A part of the evaluations and of the time that is left."""
         number = None if self.evaluations is None else int(share * self.evaluations)
-        return Effort(number, self.deadline.keeping(1 - share))
+        return replace(self, evaluations=number, deadline=self.deadline.keeping(1 - share))
 
 
 #: As many evaluations as the planner makes by itself, and no deadline.

@@ -83,6 +83,8 @@ class Question:
         forms: {name of a rewrite: the step after it}, other forms of the step with the same bits.
             A planner may plan one of them instead: its plan then has that step as its `trace` and
             the name in its `rewrites`.
+        same_bits: whether a planner that asks others leaves out those that rewrite the step so that
+            it rounds otherwise.
         facts: of the step, as far as they are known; `replace` hands them on.
     """
 
@@ -95,6 +97,7 @@ class Question:
     effort: Effort = UNHURRIED
     cost: Callable[[Plan], float] = makespan_us
     forms: Mapping[str, Trace] = field(default_factory=dict)
+    same_bits: bool = False
     facts: StepFacts | None = field(default=None, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -130,7 +133,8 @@ class Question:
 
     @property
     def minimum_bytes(self) -> int:
-        """The least budget of any list of whole calls; 0 % of a budget."""
+        """The least budget of any list of whole calls that leaves what persists on the device; 0 %
+        of a budget."""
         return self._facts.minimum_bytes
 
     @property
