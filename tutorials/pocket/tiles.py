@@ -105,6 +105,7 @@ def cut(tape: Tape, band: Band, first: int, stop: int) -> Band | None:
     """Rows of a band; None where there are none."""
     if first >= stop:
         return None
+    assert band.first <= first < stop <= band.stop, f"{band} has no rows {first}:{stop}"
     if (first, stop) == (band.first, band.stop):
         return band
     op = Rows(first - band.first, stop - band.first, band.stop - band.first)
