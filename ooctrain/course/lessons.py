@@ -20,7 +20,7 @@ _PACKAGE = Path(__file__).resolve().parents[1]
 #: Where the files are: in an installed package, in a checkout.
 PLACES = (_PACKAGE / "tutorials", _PACKAGE.parent / "tutorials")
 #: What a lesson is made of; nothing that a run leaves behind.
-SUFFIXES = (".py", ".md", ".toml", ".svg")
+SUFFIXES = (".py", ".md", ".toml", ".svg", ".gz")
 _TITLE = re.compile(r"^#(?: #)? ([^%#].*)$", re.MULTILINE)
 _MINUTES = re.compile(r"\*\*Minutes:\*\* (\d+)")
 MOST_NAMED = 3
@@ -28,10 +28,10 @@ MOST_NAMED = 3
 
 @dataclass(frozen=True, slots=True)
 class Lesson:
-    """A tutorial, a puzzle or an assignment.
+    """A tutorial, a puzzle, an assignment, or the pocket system.
 
     Args:
-        kind: "tutorial", "puzzle" or "assignment".
+        kind: "pocket", "tutorial", "puzzle" or "assignment".
         path: path of its script or folder, below the folder of all.
         title: its first line.
         minutes: that it says it takes; None: it does not say.
@@ -60,6 +60,8 @@ def lessons_folder() -> Path:
 def lessons() -> Iterator[Lesson]:
     """All of them, in the order of the course."""
     folder = lessons_folder()
+    for path in folder.glob("pocket/README.md"):  # a course wheel has none
+        yield _lesson("pocket", folder, path.parent, path)
     for path in sorted(folder.glob("[0-9]*.py")):
         yield _lesson("tutorial", folder, path, path)
     for path in sorted(folder.glob("puzzles/[a-z][0-9]*.py")):

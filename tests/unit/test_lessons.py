@@ -20,7 +20,8 @@ def files_of(folder):
 
 def test_every_tutorial_puzzle_and_assignment_is_listed_once(capsys):
     found = {kind: [x for x in lessons() if x.kind == kind] for kind in
-             ("tutorial", "puzzle", "assignment")}  # fmt: skip
+             ("pocket", "tutorial", "puzzle", "assignment")}  # fmt: skip
+    assert [x.path for x in found["pocket"]] == ["pocket"]
     assert [x.path for x in found["tutorial"]] == sorted(p.name for p in FOLDER.glob("[0-9]*.py"))
     assert [Path(x.path).name[:2] for x in found["puzzle"]] == list(oc.puzzles.PUZZLES)
     folders = {p.parent.relative_to(FOLDER).as_posix() for p in FOLDER.rglob("grade.toml")}
@@ -41,7 +42,7 @@ def test_all_that_a_lesson_needs_is_copied_as_it_is(tmp_path):
     assert "lesson.py" in copied
     for name, text in copied.items():
         assert text == (FOLDER / name).read_bytes()
-    for kind in ("*.py", "*.toml", "*.md"):
+    for kind in ("*.py", "*.toml", "*.md", "*.gz"):
         there = {path.relative_to(FOLDER).as_posix() for path in FOLDER.rglob(kind)}
         assert there <= set(copied)
 

@@ -91,7 +91,7 @@ def keep_all(step: Step) -> list[Instruction]:
 def naive(step: Step) -> list[Instruction]:
     """In, run, out, free. Only parameters stay.
 
-    No list needs less memory, for what a call reads and writes is on the device at the same time.
+    No list needs less memory: what a call reads and writes must be on the device together.
     """
     last_use = {value: uses[-1] for value, uses in lives(step, step.calls)}
     stays = {*step.on_device, *step.lasting.values()}
@@ -151,9 +151,9 @@ def recompute(step: Step, budget: int) -> list[Instruction]:
 
 
 def segmented(step: Step, count: int) -> list[Call]:
-    """The calls as they run if the forward pass is cut into so many segments.
+    """The calls as they run if the forward pass is cut into `count` segments.
 
-    The last segment is kept as a whole, for its way back comes next.
+    The last segment is kept as a whole, since its way back comes next.
     """
     borders = [round(number * step.turn / count) for number in range(count + 1)]
     segments = [step.calls[first:after] for first, after in pairwise(borders)]

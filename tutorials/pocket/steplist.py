@@ -108,7 +108,7 @@ class Span:
 
 
 def copy_ns(size: int, link: int) -> int:
-    """How long a copy takes over a link of so many bytes per microsecond, rounded up."""
+    """How long a copy takes over a link with `link` bytes per microsecond, rounded up."""
     return -(-size * 1000 // link)
 
 

@@ -7,8 +7,8 @@ then: that is why training needs so much memory, and what all other files are ab
 changes what it reads, so it may run again, and then gives the same bits.
 
 Grown-up rooms: `ooctrain/engine` (tape and backward), `ooctrain/layers` (operations). They also
-have scratch memory, results in the place of an input, running statistics, dropout, and kernels for
-all cores and for a GPU. Read next: steplist.py.
+have scratch memory, operations that overwrite an input, running statistics, dropout, and kernels
+for all cores and for a GPU. Read next: steplist.py.
 """
 
 from collections.abc import Callable
@@ -91,12 +91,12 @@ class Tape:
         for op, inputs, output in reversed(self._forward):
             if output != loss and output not in self.gradient:
                 continue  # the loss does not depend on it
-            values = dict(zip(op.inputs, inputs, strict=True))
-            values |= {"y": output, "dy": self.gradient.get(output)}
-            for name, value in zip(op.inputs, inputs, strict=True):
+            roles = dict(zip(op.inputs, inputs, strict=True))
+            values = roles | {"y": output, "dy": self.gradient.get(output)}
+            for role, value in roles.items():
                 if value in self._trained:
-                    reads = [values[read] for read in op.gradient_reads[name]]
-                    self._add_gradient(value, f"{output}.d{name}", reads, getattr(op, f"d{name}"))
+                    reads = [values[read] for read in op.gradient_reads[role]]
+                    self._add_gradient(value, f"{output}.d{role}", reads, getattr(op, f"d{role}"))
 
     def _add_gradient(self, value, name, reads, function):
         """Appends a gradient of a value. A value that is used twice has two: they add up."""
