@@ -183,8 +183,8 @@ def write_wheel(folder: Path, changed: Mapping[str, str], label: str = "") -> Pa
 
 
 def _files() -> Iterator[tuple[str, Path]]:
-    """All files of the package, and of what a wheel brings with it, by their names there. The pocket
-    system stays behind: it is a solution, in small, of most assignments.
+    """All files of the package, and of what a wheel brings with it, by their names there, but for
+    the pocket system, which solves most assignments in small.
     """
     for name, path in _all_files():
         if not name.startswith(f"{NAME}/tutorials/pocket/"):
