@@ -176,9 +176,8 @@ WITH_COMMANDS = [
 
 @pytest.mark.slow
 def test_the_readme_s_commands_are_among_them():
-    shown = {
-        shlex.join(words) for page in ("README.md", "docs/start.md") for words in first_shown()[page]
-    }
+    pages = first_shown()
+    shown = {shlex.join(words) for words in pages["README.md"] + pages["docs/start.md"]}
     assert {"ooctrain explain list", "ooctrain explain R203"} <= shown
     assert any(text.startswith("ooctrain train resnet18") for text in shown)
     assert any(text.startswith("ooctrain plan resnet50 --batch 256") for text in shown)

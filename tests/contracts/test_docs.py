@@ -205,8 +205,8 @@ def test_the_readme_is_short_and_shows_what_its_commands_print():
     assert max(map(len, readme.splitlines())) <= 120
     assert len(readme.splitlines()) <= 120
     shown = [code for language, code in code_in(readme) if language != "span"]
-    lists = "".join(f"{line[4:].rstrip()}\n" for line in find_code("list")[1].text.splitlines()[10:])
-    assert shown[0] == lists, shown[0]
+    printed = find_code("list")[1].text.splitlines()[10:]
+    assert shown[0] == "".join(f"{line[4:].rstrip()}\n" for line in printed)
     start = (ROOT / "docs" / "start.md").read_text(encoding="utf-8")
     (demo,) = [code for _, code in code_in(readme) if code.startswith("in-core peak")]
     assert all(line in start for line in demo.splitlines())
