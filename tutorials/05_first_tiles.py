@@ -251,8 +251,8 @@ print(f"    {differing} values differ; the largest gradient is {largest:g}")
 #
 # ## The law, row by row
 #
-# `tests/test_tiled_equals_untiled.py` is the law of tiling in 25 lines. Open it next to this cell,
-# which takes its steps one by one. It cuts the step into *bands*: tiles as wide as the image that
+# The law of tiling is a test of 25 lines, `tests/test_tiled_equals_untiled.py` in a checkout. This
+# cell takes its steps one by one. It cuts the step into *bands*: tiles as wide as the image that
 # keep their halo instead of computing it again (tutorial 14), so that even gradients of images have
 # the untiled bits on ordinary data. It runs both traces, asks for every variable, and compares band
 # "0.out[h 0:7]" with rows 0 to 6 of "0.out", and so on for each layer and each gradient.
