@@ -273,10 +273,9 @@ def steps_left(loader: DataLoader, trainer: Trainer, extent: Extent) -> bool:
 def _end_epoch(run: TrainingRun, loader: DataLoader) -> None:
     """Tries the test images, and writes the epoch down."""
     run_test(run)
-    losses = run.record.losses[-len(loader) :]
-    run.record.epochs.append(
-        EpochEnd(loader.state_dict()["epoch"], float(np.mean(losses)), run.record.test_accuracy)
-    )
+    number, record = loader.state_dict()["epoch"], run.record
+    loss = float(np.mean(record.losses[-len(loader) :]))
+    record.epochs.append(EpochEnd(number, loss, record.test_accuracy, record.test_loss))
 
 
 def _is_due(trainer: Trainer, loader: DataLoader, extent: Extent) -> bool:

@@ -38,12 +38,13 @@ class EpochEnd:
     Args:
         number: number of the epoch, from 1.
         loss: mean of its steps.
-        accuracy: on the test part; None where there is none.
+        accuracy, test_loss: on the test part; None where there is none.
     """
 
     number: int
     loss: float
     accuracy: float | None
+    test_loss: float | None = None
 
 
 @dataclass(slots=True)
