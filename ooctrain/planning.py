@@ -1,9 +1,9 @@
-"""What an own planner is written with, in one place: `oc.planning`.
+"""What an own planner is written with, in one place: `oc.planning`, `from ooctrain.planning import`.
 
 A planner either writes the list itself (`writer_with_resident_parameters`, `make_plan`), or only
 decides which gaps a value spends on the host (`swap_gaps`, `swap_plan`), or which calls run when
-(`rematerialise`, `plan_of`). Tutorials 12 and 13 use each of them. Read next: `planner.py`, then
-`swap.py` and `lower.py`.
+(`rematerialise`, `plan_of`). Tutorials 12 and 13 use each of them. Read next:
+`sched/planning/planner.py`, then `sched/planning/swap.py` and `sched/planning/lower.py`.
 """
 
 from ooctrain.sched.planning.decisions import runs_once
