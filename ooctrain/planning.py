@@ -1,4 +1,4 @@
-"""What an own planner is written with, in one place: `oc.planning`, `from ooctrain.planning import`.
+"""What an own planner is written with: `oc.planning`, or `from ooctrain.planning import ...`.
 
 A planner either writes the list itself (`writer_with_resident_parameters`, `make_plan`), or only
 decides which gaps a value spends on the host (`swap_gaps`, `swap_plan`), or which calls run when
