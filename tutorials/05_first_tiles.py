@@ -135,7 +135,9 @@ lesson.predict("input pixels for 8 x 8 output pixels")
 spans = [*(read.inside for read in reads), halo.Span(8, 16)]
 lesson.reveal("input pixels for 8 x 8 output pixels", spans[0].extent ** 2)
 squares = [
-    pictures.Area(span.lo, span.hi, span.lo, span.hi, f"{span.extent} x {span.extent}", kind)
+    pictures.Area(
+        16 + span.lo, 16 + span.hi, span.lo, span.hi, f"{span.extent} x {span.extent}", kind
+    )
     for kind, span in enumerate(spans)
 ]
 lesson.picture(
@@ -145,6 +147,8 @@ lesson.picture(
         squares,
         axes=("column", "row"),
         legend=("layer 1 reads", "layer 2 reads", "layer 3 reads", "the tile"),
+        y_top=23,
+        square=True,
     ),
 )
 
