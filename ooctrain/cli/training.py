@@ -177,7 +177,7 @@ def run_test(run: TrainingRun) -> None:
     loader = DataLoader(task.test, batch, transform=task.augmentation.testing)
     result = trainer.evaluate(loader)
     record.test_loss, record.test_accuracy = result.loss, result.accuracy
-    record.tested_at = trainer.steps_done
+    record.tested_at, record.tested_on = trainer.steps_done, task.tested_on
 
 
 def tilings_of(trainer: Trainer) -> list[str]:

@@ -60,6 +60,7 @@ class RunRecord:
         epochs: those that ended in this process.
         test_loss, test_accuracy: on the test part, the last time; None where there is none.
         tested_at: steps done then.
+        tested_on: what the accuracy is a share of.
         saved: checkpoints written.
         ranks: the numbers of ranks that did steps before a resume.
         identical_to_incore: None where it was not requested.
@@ -80,6 +81,7 @@ class RunRecord:
     test_loss: float | None = None
     test_accuracy: float | None = None
     tested_at: int | None = None
+    tested_on: str = "the test images"
     saved: int = 0
     ranks: list[int] = field(default_factory=list)
     identical_to_incore: bool | None = None
