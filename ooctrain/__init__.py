@@ -100,9 +100,8 @@ _HOME = {name: module for module, names in _NAMES.items() for name in names}
 #: {public name: the module that it is}
 _MODULES = {
     **{m: m for m in ("alloc", "data", "distributed", "errors", "functional", "interop")},
-    **{m: m for m in ("models", "nn", "optim", "testing", "units")},
+    **{m: m for m in ("models", "nn", "optim", "planning", "testing", "units")},
     "pictures": "report.pictures",
-    "planning": "sched.planning.own_planner",
     "utils": "engine.clip",
     "puzzles": "course.puzzles",
 }
@@ -118,6 +117,7 @@ if TYPE_CHECKING:  # "x as x" is how a type checker knows that a name is public
     from ooctrain import models as models
     from ooctrain import nn as nn
     from ooctrain import optim as optim
+    from ooctrain import planning as planning
     from ooctrain import testing as testing
     from ooctrain import units as units
     from ooctrain.alloc.registry import allocators as allocators
@@ -189,7 +189,6 @@ if TYPE_CHECKING:  # "x as x" is how a type checker knows that a name is public
     from ooctrain.sched.budget import resolve_budget as resolve_budget
     from ooctrain.sched.budget import trace_minimum_bytes as trace_minimum_bytes
     from ooctrain.sched.budget import trace_peak_bytes as trace_peak_bytes
-    from ooctrain.sched.planning import own_planner as _own_planner
     from ooctrain.sched.planning.chain_view import chain_view as chain_view
     from ooctrain.sched.schedule import Granule as Granule
     from ooctrain.sched.schedule import LowerBound as LowerBound
@@ -205,7 +204,6 @@ if TYPE_CHECKING:  # "x as x" is how a type checker knows that a name is public
     from ooctrain.tracing import trace as trace
     from ooctrain.train import Trainer as Trainer
 
-    planning = _own_planner
     utils = _clip
 
 

@@ -11,6 +11,9 @@
 # The whole library in one sentence: *a training step is a straight-line list; correctness and
 # memory are decided by the order of the list alone, speed by the streams it runs on.* (A *stream*
 # is a queue of work: one computes, one copies out, one copies in, all at once.)
+#
+# If you like to see all the code of an idea at once, read the six files of `pocket/` first: the
+# same system in NumPy alone, without kernels, options and devices.
 
 # %%
 from dataclasses import replace

@@ -135,7 +135,9 @@ lesson.predict("input pixels for 8 x 8 output pixels")
 spans = [*(read.inside for read in reads), halo.Span(8, 16)]
 lesson.reveal("input pixels for 8 x 8 output pixels", spans[0].extent ** 2)
 squares = [
-    pictures.Area(span.lo, span.hi, span.lo, span.hi, f"{span.extent} x {span.extent}", kind)
+    pictures.Area(
+        16 + span.lo, 16 + span.hi, span.lo, span.hi, f"{span.extent} x {span.extent}", kind
+    )
     for kind, span in enumerate(spans)
 ]
 lesson.picture(
@@ -145,6 +147,8 @@ lesson.picture(
         squares,
         axes=("column", "row"),
         legend=("layer 1 reads", "layer 2 reads", "layer 3 reads", "the tile"),
+        y_top=23,
+        square=True,
     ),
 )
 
@@ -251,8 +255,8 @@ print(f"    {differing} values differ; the largest gradient is {largest:g}")
 #
 # ## The law, row by row
 #
-# `tests/test_tiled_equals_untiled.py` is the law of tiling in 25 lines. Open it next to this cell,
-# which takes its steps one by one. It cuts the step into *bands*: tiles as wide as the image that
+# The law of tiling is a test of 25 lines, `tests/test_tiled_equals_untiled.py` in a checkout. This
+# cell takes its steps one by one. It cuts the step into *bands*: tiles as wide as the image that
 # keep their halo instead of computing it again (tutorial 14), so that even gradients of images have
 # the untiled bits on ordinary data. It runs both traces, asks for every variable, and compares band
 # "0.out[h 0:7]" with rows 0 to 6 of "0.out", and so on for each layer and each gradient.

@@ -351,7 +351,10 @@ limits = [
     ),
     pictures.Curve("what memory feeds", [(i, attainable(i)) for i in slope], dashed=True),
 ]
-rungs = [pictures.Curve(name, [(i, attainable(i))]) for name, i in intensity.items()]
+rungs = [
+    pictures.Curve(name, [(i, attainable(i))], label=f"{name}: {attainable(i):.1f}")
+    for name, i in intensity.items()
+]
 lesson.picture("18_roof.svg", pictures.curves_svg(
     "The roof of an H200: TFLOP/s in float32, without caches", [*limits, *rungs],
     axes=("multiply-adds for each float loaded", "TFLOP/s"), doubling="both",

@@ -5,8 +5,9 @@ Each tutorial runs whole (`python 00_tour.py`), paused (`python 00_tour.py
 its own prose before each cell, since a terminal does not show comments. `predict` asks for the
 reader's guess before an experiment, with `--step` at the keyboard and in a notebook in an input
 box; `reveal` then prints how far off it was. `python 00_tour.py --check 2 ANSWER` prints
-nothing but whether an answer to the second exercise is right. Nothing is graded here: the asserts
-at the end of a tutorial are about the library, the exercises about the reader.
+nothing but whether an answer to the second exercise is right, `python 00_tour.py --help` how it can
+be started. Nothing is graded here: the asserts at the end of a tutorial are about the library, the
+exercises about the reader.
 """
 
 from __future__ import annotations
@@ -14,14 +15,22 @@ from __future__ import annotations
 import ast
 import base64
 import io
+import os
 import re
+import shutil
 import sys
+import textwrap
 from collections.abc import Callable
 from fractions import Fraction
 from pathlib import Path
 from types import FrameType
 
 PICTURES = Path(__file__).parent / "pictures"
+USAGE = """python {name}                     runs the tutorial whole
+python {name} --step              waits for Enter before each cell, and asks for predictions
+python {name} --check 1 ANSWER    says whether an answer to the first exercise is right"""
+#: What begins an item of a list, or a line of a tutorial's head.
+ITEM = re.compile(r"(\d+\.|[-*]) |(?=\*\*\w+:\*\*)")
 
 
 class Lesson:
@@ -38,6 +47,9 @@ class Lesson:
         self._guesses: dict[str, float] = {}
         here = sys._getframe(1)
         self._script = Path(here.f_code.co_filename)
+        if {"-h", "--help"} & {*words}:
+            print(USAGE.format(name=self._script.name))
+            raise SystemExit(0)
         self._checked, self._answer, self._out = "", None, sys.stdout
         if "--check" in words:
             self._check_only(words[words.index("--check") + 1 :])
@@ -114,7 +126,7 @@ class Lesson:
         PICTURES.mkdir(exist_ok=True)
         path = PICTURES / name
         path.write_text(svg, encoding="utf-8")
-        print(f"    picture: {path.relative_to(PICTURES.parent.parent).as_posix()}")
+        print(f"    picture: {Path(os.path.relpath(path)).as_posix()}")
         if _in_notebook():
             from IPython.display import display
 
@@ -135,8 +147,35 @@ class Lesson:
 
     def _tell(self, line: int) -> None:
         """Prints the prose that stands above a line of the script and was not printed yet."""
+        width = shutil.get_terminal_size((100, 24)).columns
         while self._prose and self._prose[0][0] < line:
-            print(f"\n{self._prose.pop(0)[1]}")
+            print(f"\n{filled(self._prose.pop(0)[1], width)}")
+
+
+def filled(text: str, width: int) -> str:
+    """Prose whose lines end between words: a terminal would break them anywhere. Headings, tables
+    and code stay as they are, and so does a paragraph that fits.
+    """
+    return "\n\n".join(_filled_block(block, width) for block in text.split("\n\n"))
+
+
+def _filled_block(block: str, width: int) -> str:
+    lines = block.split("\n")
+    if max(map(len, lines)) <= width or block.startswith(("#", "|", "    ", "```")):
+        return block
+    items: list[str] = []
+    for line in lines:
+        if not items or ITEM.match(line):
+            items.append(line)
+        else:
+            items[-1] += f" {line.strip()}"
+    indents = [" " * len(found[0]) if (found := ITEM.match(item)) else "" for item in items]
+    return "\n".join(
+        textwrap.fill(
+            item, width, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False
+        )
+        for item, indent in zip(items, indents, strict=True)
+    )
 
 
 def answer_of(words: list[str]) -> object:
@@ -193,12 +232,16 @@ def _ask(prompt: str) -> str:
 
 
 def _number(prompt: str) -> float | None:
-    """A number from the keyboard, asked for until it is one; None where only Enter is pressed."""
+    """A number from the keyboard, also as "50%" or "1/2", asked for until it is one; None where
+    only Enter is pressed.
+    """
     while answer := _ask(prompt).strip():
         try:
-            return float(answer.replace(",", "."))
-        except ValueError:
+            number = float(Fraction(answer.rstrip(" %").replace(",", ".")))
+        except (ValueError, ZeroDivisionError):
             print("    a number, please; only Enter for no prediction")
+        else:
+            return number / 100 if answer.endswith("%") else number
     return None
 
 

@@ -50,6 +50,7 @@ COMMANDS: Mapping[str, str] = MappingProxyType(
         "grade": "Grade a submission, or a class, for an assignment.",
         "course": "Make what a course hands out: wheels without solutions, autograders.",
         "tutorials": "List tutorials, puzzles and assignments, or copy them to work in.",
+        "docs": "Show a page of the documentation, or copy all.",
         "replay": "Ask several allocators for what an allocation log holds.",
         "reproduce": "Compute a figure or table of the papers.",
         "calibrate": "Measure this machine and save the result.",

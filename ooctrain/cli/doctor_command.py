@@ -32,8 +32,13 @@ def doctor(json_path: str | None) -> int:
     if json_path:
         rows = [asdict(finding) for finding in findings]
         write_numbers(json_path, {"version": JSON_VERSION, "checks": rows, "error": None})
-    broken = sum(finding.level == "fail" for finding in findings)
-    click.echo("all well" if not broken else f"{broken} of {len(findings)} checks failed")
+    broken, warned = (sum(f.level == level for f in findings) for level in ("fail", "warn"))
+    if broken:
+        click.echo(f"{broken} of {len(findings)} checks failed")
+    elif warned:
+        click.echo(f"{warned} of {len(findings)} checks warn; the rest is well")
+    else:
+        click.echo("all well")
     return FAILED if broken else DONE
 
 

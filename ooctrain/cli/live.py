@@ -128,7 +128,7 @@ class Lines:
         end = run.record.epochs[-1]
         fields = [f"{self.title} epoch {end.number}/{self.epochs}", f"mean loss {end.loss:.4f}"]
         if end.accuracy is not None:
-            fields.append(f"accuracy {format_percent(end.accuracy, 1)} of the test images")
+            fields.append(f"accuracy {format_percent(end.accuracy, 1)} of {run.record.tested_on}")
         self._print(fields)
 
     def count(self, run: TrainingRun) -> None:

@@ -98,7 +98,13 @@ def asked_options(command: Command) -> Command:
     return gathered(command, "asked", Asked, ASKED_OPTIONS)
 
 
-@click.command()
+def what_there_is() -> str:
+    """The experiments with what each of them computes, a line each as click leaves it."""
+    titles = [(name, (run.__doc__ or "").splitlines()[0]) for name, run in EXPERIMENTS.items()]
+    return "\n".join(f"{name:14} {title}" for name, title in titles)
+
+
+@click.command(epilog=f"\b\nEXPERIMENT is one of:\n\n\b\n{what_there_is()}")
 @click.argument(
     "experiment_name", metavar="EXPERIMENT", type=OneOf("experiment", tuple(EXPERIMENTS))
 )

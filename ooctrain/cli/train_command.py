@@ -50,6 +50,7 @@ from ooctrain.cli.run.run_files import (
 )
 from ooctrain.cli.run.run_record import (
     WARMUP_STEPS,
+    EpochEnd,
     RunOptions,
     RunRecord,
     TrainingRun,
@@ -236,6 +237,15 @@ def write_log(prepared: PreparedStep, workload: Workload, path: str) -> None:
     replace(log, about=about).save(path)
 
 
+def _row_of(end: EpochEnd) -> dict[str, Any]:
+    return {
+        "epoch": end.number,
+        "loss": end.loss,
+        "test_loss": end.test_loss,
+        "test_accuracy": end.accuracy,
+    }
+
+
 def has_compiled_kernels() -> bool:
     """Whether the cache holds kernels of these sources on this processor."""
     # Not at the top, since it loads Numba, and `--help` is to answer at once.
@@ -268,6 +278,7 @@ def _as_json(
         "device": workload.device,
         "machine": prepared.machine.name if prepared else memory.machine,
         "losses": record.losses,
+        "curve": [_row_of(end) for end in record.epochs],
         "test_loss": record.test_loss,
         "test_accuracy": record.test_accuracy,
         "peak_bytes": timeline.peak_bytes if timeline else None,

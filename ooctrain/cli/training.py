@@ -177,7 +177,7 @@ def run_test(run: TrainingRun) -> None:
     loader = DataLoader(task.test, batch, transform=task.augmentation.testing)
     result = trainer.evaluate(loader)
     record.test_loss, record.test_accuracy = result.loss, result.accuracy
-    record.tested_at = trainer.steps_done
+    record.tested_at, record.tested_on = trainer.steps_done, task.tested_on
 
 
 def tilings_of(trainer: Trainer) -> list[str]:
@@ -273,10 +273,9 @@ def steps_left(loader: DataLoader, trainer: Trainer, extent: Extent) -> bool:
 def _end_epoch(run: TrainingRun, loader: DataLoader) -> None:
     """Tries the test images, and writes the epoch down."""
     run_test(run)
-    losses = run.record.losses[-len(loader) :]
-    run.record.epochs.append(
-        EpochEnd(loader.state_dict()["epoch"], float(np.mean(losses)), run.record.test_accuracy)
-    )
+    number, record = loader.state_dict()["epoch"], run.record
+    loss = float(np.mean(record.losses[-len(loader) :]))
+    record.epochs.append(EpochEnd(number, loss, record.test_accuracy, record.test_loss))
 
 
 def _is_due(trainer: Trainer, loader: DataLoader, extent: Extent) -> bool:

@@ -46,4 +46,5 @@ def copy_command(folder: str) -> None:
     """
     copied = copy_lessons(Path(folder))
     click.echo(f"copied {len(copied)} files into {folder}; other files there stay as they were")
-    click.echo(f"begin with: python {Path(folder) / '00_tour.py'}")
+    click.echo(f"the whole idea in six files: python {Path(folder) / 'pocket' / 'train.py'}")
+    click.echo(f"the course begins with: python {Path(folder) / '00_tour.py'}")

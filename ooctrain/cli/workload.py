@@ -58,6 +58,11 @@ class Task:
     test: Dataset | None = None
     augmentation: Augmentation = field(default_factory=Augmentation)
 
+    @property
+    def tested_on(self) -> str:
+        """What an accuracy is a share of."""
+        return "the test pixels" if self.shape.target == "pixels" else "the test images"
+
     def input_shape(self, batch: int | None = None) -> tuple[int, int, int, int]:
         """(N, C, H, W) of a step, at another batch size if given."""
         return (batch or self.batch, self.shape.channels, self.shape.height, self.shape.width)

@@ -183,7 +183,15 @@ def write_wheel(folder: Path, changed: Mapping[str, str], label: str = "") -> Pa
 
 
 def _files() -> Iterator[tuple[str, Path]]:
-    """All files of the package, and of what a wheel brings with it, by their names there."""
+    """All files of the package, and of what a wheel brings with it, by their names there, but for
+    the pocket system, which solves most assignments in small.
+    """
+    for name, path in _all_files():
+        if not name.startswith(f"{NAME}/tutorials/pocket/"):
+            yield name, path
+
+
+def _all_files() -> Iterator[tuple[str, Path]]:
     for path in sorted(PACKAGE.rglob("*")):
         if _counts(path):
             yield f"{NAME}/{path.relative_to(PACKAGE).as_posix()}", path

@@ -1,9 +1,10 @@
 """Tutorials, puzzles and assignments as files: what there is, and copies to work in.
 
 They are scripts to change, so do not work on the installed ones. In a checkout they lie in
-`tutorials/`; a wheel carries the same folder inside the package. A copy never replaces a file: a
-student's answers are worth more than a fresh stub. Read next: `../cli/tutorials_command.py`, the
-command; `puzzles/`, the judges of the puzzles.
+`tutorials/`; a wheel carries the same folder inside the package. A copy has the pages of the
+documentation that they name in `docs/`, and never replaces a file: a student's answers are worth
+more than a fresh stub. Read next: `pages.py`; `../cli/tutorials_command.py`, the command;
+`puzzles/`, the judges of the puzzles.
 """
 
 from __future__ import annotations
@@ -14,13 +15,14 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from ooctrain.course.pages import mended, page_files, pages_folder
 from ooctrain.errors import ConfigError
 
 _PACKAGE = Path(__file__).resolve().parents[1]
 #: Where the files are: in an installed package, in a checkout.
 PLACES = (_PACKAGE / "tutorials", _PACKAGE.parent / "tutorials")
 #: What a lesson is made of; nothing that a run leaves behind.
-SUFFIXES = (".py", ".md", ".toml", ".svg")
+SUFFIXES = (".py", ".md", ".toml", ".svg", ".gz")
 _TITLE = re.compile(r"^#(?: #)? ([^%#].*)$", re.MULTILINE)
 _MINUTES = re.compile(r"\*\*Minutes:\*\* (\d+)")
 MOST_NAMED = 3
@@ -28,10 +30,10 @@ MOST_NAMED = 3
 
 @dataclass(frozen=True, slots=True)
 class Lesson:
-    """A tutorial, a puzzle or an assignment.
+    """A tutorial, a puzzle, an assignment, or the pocket system.
 
     Args:
-        kind: "tutorial", "puzzle" or "assignment".
+        kind: "pocket", "tutorial", "puzzle" or "assignment".
         path: path of its script or folder, below the folder of all.
         title: its first line.
         minutes: that it says it takes; None: it does not say.
@@ -60,6 +62,8 @@ def lessons_folder() -> Path:
 def lessons() -> Iterator[Lesson]:
     """All of them, in the order of the course."""
     folder = lessons_folder()
+    for path in folder.glob("pocket/README.md"):  # a course wheel has none
+        yield _lesson("pocket", folder, path.parent, path)
     for path in sorted(folder.glob("[0-9]*.py")):
         yield _lesson("tutorial", folder, path, path)
     for path in sorted(folder.glob("puzzles/[a-z][0-9]*.py")):
@@ -78,7 +82,7 @@ def _lesson(kind: str, folder: Path, path: Path, told_in: Path) -> Lesson:
 
 
 def copy_lessons(target: Path) -> list[str]:
-    """Copies all files into a folder, which is made.
+    """Copies all files into a folder, which is made, and the documentation into its `docs/`.
 
     Returns:
         Their names, below the folder.
@@ -87,15 +91,23 @@ def copy_lessons(target: Path) -> list[str]:
         ConfigError: some of them are there already, and nothing was copied; or the folder cannot be
             written.
     """
-    source = lessons_folder()
-    names = [name.as_posix() for name in _files(source)]
+    sources = {name.as_posix(): lessons_folder() / name for name in _files(lessons_folder())}
+    in_checkout = {name: f"tutorials/{name}" for name in sources}
+    for name in page_files():
+        sources[f"docs/{name}"], in_checkout[f"docs/{name}"] = pages_folder() / name, f"docs/{name}"
+    names = list(sources)
     try:
         there = [name for name in names if (target / name).exists()]
         if there:
             raise _refused(target, there)
-        for name in names:
+        for name, source in sources.items():
             (target / name).parent.mkdir(parents=True, exist_ok=True)
-            shutil.copyfile(source / name, target / name)
+            if source.suffix in (".py", ".md"):
+                text = source.read_bytes().decode()
+                text = mended(text, in_checkout[name], in_checkout.values())
+                (target / name).write_bytes(text.encode())
+            else:
+                shutil.copyfile(source, target / name)
     except OSError as error:
         raise ConfigError(
             f"{target} cannot be written: {error.strerror}", code="OOC-117", fix="another folder"

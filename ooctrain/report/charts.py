@@ -75,12 +75,14 @@ class Curve:
         dashed: for limits and bounds.
         kind: its colour, by number, where it must be the same in several pictures; None: its place
             among the curves.
+        label: written at its last point, so that it can be told from others without its colour.
     """
 
     name: str
     points: Sequence[tuple[float, float | None]]
     dashed: bool = False
     kind: int | None = None
+    label: str = ""
 
 
 def strips_svg(
@@ -153,7 +155,7 @@ def curves_svg(
 def areas_svg(
     title: str, areas: Sequence[Area], *, axes: Axes, legend: Sequence[str] = (),
     limits: Sequence[tuple[str, float]] = (), y_top: float | None = None,
-    y_number: Callable[[float], str] | None = None,
+    y_number: Callable[[float], str] | None = None, square: bool = False,
 ) -> str:  # fmt: skip
     """Rectangles over two axes that begin at 0: which block has which addresses, when.
 
@@ -165,10 +167,13 @@ def areas_svg(
         limits: (name, y) of dashed lines.
         y_top: end of the y axis, so that pictures can be compared; None: the highest area or limit.
         y_number: prints numbers of the y axis.
+        square: whether a unit is as long on the x axis as on the y axis, as in an image.
     """
     right = max((area.x_hi for area in areas), default=1.0) or 1.0
     highest = max([area.y_hi for area in areas] + [y for _, y in limits], default=1.0)
     top = 1.05 * (y_top or highest or 1.0)
+    if square:
+        right = top * (shapes.WIDTH - LEFT - RIGHT) / PLOT_HEIGHT
     parts, y = head(title, legend)
     plot = Plot(y + PLOT_HEIGHT, 0.0, right, 0.0, top)
     parts += plot.frame(shapes.EMPTY, axes[1])
@@ -220,6 +225,18 @@ def _drawn(curves: Sequence[Curve], colours: Sequence[str], plot: Plot) -> Itera
         if not curve.dashed:
             yield from _points(curve, colour, spots[number], spots[number + 1 :])
         yield from _lines(curve, colour, plot)
+        if curve.label and spots[number]:
+            yield _label(curve.label, spots[number][-1], plot)
+
+
+def _label(text: str, spot: Spot, plot: Plot) -> str:
+    """Words below a point, to its left in the right half; of a lowest point to its right."""
+    x, y = spot
+    if y + 18 > plot.bottom:
+        return shapes.words(x + 30, y - 4, text, "start")
+    if x > (LEFT + shapes.WIDTH - RIGHT) / 2 + 1:
+        return shapes.words(x - 8, y + 18, text, "end")
+    return shapes.words(x + 12, y + 18, text, "start")
 
 
 def _area(area: Area, plot: Plot) -> str:

@@ -176,8 +176,9 @@ WITH_COMMANDS = [
 
 @pytest.mark.slow
 def test_the_readme_s_commands_are_among_them():
-    shown = {shlex.join(words) for words in first_shown()["README.md"]}
-    assert "ooctrain explain R203" in shown
+    pages = first_shown()
+    shown = {shlex.join(words) for words in pages["README.md"] + pages["docs/start.md"]}
+    assert {"ooctrain explain list", "ooctrain explain R203"} <= shown
     assert any(text.startswith("ooctrain train resnet18") for text in shown)
     assert any(text.startswith("ooctrain plan resnet50 --batch 256") for text in shown)
     assert sum(map(len, first_shown().values())) > 40
@@ -257,7 +258,8 @@ def test_no_command_is_left_out_because_it_is_wrong_or_writes_a_file():
 
 #: Pages that show Python, with a test for each block; `test_howto.py` runs the others.
 RUN_BY = {
-    "README.md": "test_docs.py test_own_networks.py", "docs/allocators.md": "test_docs.py",
+    "README.md": "test_docs.py", "docs/start.md": "test_docs.py test_own_networks.py",
+    "docs/allocators.md": "test_docs.py",
     "docs/puzzles.md": "test_puzzles.py", "docs/schedule.md": "test_list_text.py",
     "docs/planners.md": "test_reorder.py test_recompute_bound.py",
     "docs/gpu.md": "test_commands.py",

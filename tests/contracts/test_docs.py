@@ -27,6 +27,7 @@ from ooctrain.alloc.dry_run import DryMemory
 from ooctrain.alloc.registry import choose_allocator
 from ooctrain.cli import COMMANDS, command_line
 from ooctrain.errors import OutOfDeviceMemory
+from ooctrain.explain import find_code
 
 ROOT = Path(__file__).resolve().parents[2]
 DOCUMENTS = [
@@ -196,6 +197,27 @@ def test_the_python_in_the_readme_runs_and_trains_with_the_bits_of_execute(chang
     names["trainer"].close()
     assert names["loss"] == names["run"].loss
     assert names["run"].timeline.peak_bytes == names["plan"].peak_bytes
+
+
+def test_the_readme_is_short_and_shows_what_its_commands_print():
+    """One screen and a half; the list is the command's, the Python and the figures are a page's."""
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    assert max(map(len, readme.splitlines())) <= 120
+    assert len(readme.splitlines()) <= 120
+    shown = [code for language, code in code_in(readme) if language != "span"]
+    printed = find_code("list")[1].text.splitlines()[10:]
+    assert shown[0] == "".join(f"{line[4:].rstrip()}\n" for line in printed)
+    start = (ROOT / "docs" / "start.md").read_text(encoding="utf-8")
+    (demo,) = [code for _, code in code_in(readme) if code.startswith("in-core peak")]
+    assert all(line in start for line in demo.splitlines())
+    assert python_in(ROOT / "docs" / "start.md", "oc.verify(") == python_in(ROOT / "README.md")
+    rows = re.findall(r"^\| .*\*\*.*\]\(([^)]+)\) \|$", readme, re.M)
+    assert len(rows) == 5
+    for row in re.findall(r"^\| .*\*\*.*$", readme, re.M):
+        (page,) = re.findall(r"\]\(([^)]+)\)", row)
+        text = (ROOT / page).read_text(encoding="utf-8")
+        for number in re.findall(r"\*\*([^*]+)\*\*", row):
+            assert re.search(rf"(?<![\d.]){re.escape(number)}(?![\d.]*\d)", text), (page, number)
 
 
 def test_the_allocator_in_the_documents_is_one(tmp_path):

@@ -28,7 +28,7 @@ FLOORS = (
     ("step",),
     ("layers",),
     ("engine", "devices", "sched"),
-    ("functional", "optim", "rewrite", "alloc", "data"),
+    ("functional", "optim", "rewrite", "alloc", "data", "planning"),
     ("nn", "execution", "distributed", "report"),
     ("models", "split", "tracing"),
     ("api", "train", "testing"),

@@ -258,7 +258,8 @@ def test_each_exercise_has_a_number_and_a_command_that_checks_it(script):
 @pytest.mark.parametrize(
     ("typed", "said"),
     [(["7"], "the prediction was 30% off"), (["2,5"], "4 times too low"),
-     (["many", "10"], "the prediction was 0% off"), ([""], "measured:   calls = 10\n")],
+     (["many", "10"], "the prediction was 0% off"), ([""], "measured:   calls = 10\n"),
+     (["1000%"], "the prediction was 0% off"), (["10/2"], "the prediction was 50% off")],
 )  # fmt: skip
 def test_a_reader_is_asked_for_a_number(typed, said, monkeypatch, capsys):
     from lesson import Lesson
@@ -270,6 +271,34 @@ def test_a_reader_is_asked_for_a_number(typed, said, monkeypatch, capsys):
     lesson.reveal("calls", 10)
     assert said in capsys.readouterr().out
     assert not list(left), "every word that was typed was read"
+
+
+def test_help_says_how_to_start_a_tutorial_and_runs_nothing(capsys):
+    from lesson import Lesson
+
+    for word in ("-h", "--help"):
+        with pytest.raises(SystemExit) as ended:
+            Lesson("a lesson", arguments=[word])
+        assert ended.value.code == 0
+        shown = capsys.readouterr().out
+        assert "--step" in shown
+        assert "===" not in shown
+
+
+@pytest.mark.parametrize("script", SCRIPTS, ids=lambda path: path.stem)
+@pytest.mark.parametrize("width", [60, 80])
+def test_prose_ends_its_lines_between_words(script, width):
+    """Nothing is lost, and only what cannot be broken is wider: tables, code, long names."""
+    from lesson import filled
+
+    for cell in re.findall(r"^# %% \[markdown\]\n((?:#.*\n)+)", script.read_text(), re.M):
+        text = re.sub(r"^# ?", "", cell, flags=re.M).strip()
+        found = filled(text, width)
+        assert found.split() == text.split()
+        assert filled(text, 100) == text
+        for line in re.sub(r"^```.*?^```", "", found, flags=re.M | re.S).splitlines():
+            whole = line.startswith(("|", "    ", "#")) or len(line.split()) < 4
+            assert len(line) <= width or whole, line
 
 
 def test_a_script_that_runs_whole_asks_nobody_and_judges_nothing(monkeypatch, capsys):

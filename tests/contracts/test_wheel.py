@@ -52,8 +52,11 @@ def run(installed, cwd, *arguments):
 def test_the_wheel_has_every_lesson_and_no_test(wheel):
     names = zipfile.ZipFile(wheel).namelist()
     for path in (ROOT / "tutorials").rglob("*"):
-        if path.suffix in (".py", ".md", ".toml"):
+        if path.suffix in (".py", ".md", ".toml", ".gz"):
             assert f"ooctrain/{path.relative_to(ROOT).as_posix()}" in names
+    docs = ROOT / "docs"
+    for path in (*docs.glob("*.md"), *docs.glob("howto/*.md"), *docs.glob("pictures/*")):
+        assert f"ooctrain/{path.relative_to(ROOT).as_posix()}" in names
     for path in (ROOT / "ooctrain" / "explain").glob("*.md"):
         assert path.relative_to(ROOT).as_posix() in names
     assert all(name.startswith(("ooctrain/", "ooctrain-")) for name in names)
@@ -82,6 +85,20 @@ def test_a_script_runs_from_its_copy_with_the_wheel_alone(name, installed, tmp_p
     shown = run(package, tmp_path, str(lessons / name))
     assert "all asserts passed" in shown or "yours" in shown
     assert not list((package / "ooctrain" / "tutorials").rglob("__pycache__"))
+
+
+def test_the_documentation_is_small_and_is_shown(wheel, installed, tmp_path):
+    entries = zipfile.ZipFile(wheel).infolist()
+    pages = [entry for entry in entries if entry.filename.startswith("ooctrain/docs/")]
+    assert sum(entry.compress_size for entry in pages) < 512 << 10
+    package, _ = installed
+    assert run(package, tmp_path, "-m", "ooctrain", "docs", "pocket").startswith("# The whole")
+
+
+def test_the_pocket_system_trains_from_its_copy(installed, tmp_path):
+    package, lessons = installed
+    shown = run(package, tmp_path, str(lessons / "pocket" / "train.py"))
+    assert "the same bits" in shown
 
 
 def test_a_stub_is_graded_from_its_copy(installed, tmp_path):

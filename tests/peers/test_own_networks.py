@@ -158,10 +158,10 @@ def test_the_lines_in_the_readme_run():
         names = {"torchvision": torchvision(), "oc": oc}
     except ImportError as error:
         pytest.skip(str(error))
-    text = (Path(__file__).parents[2] / "README.md").read_text(encoding="utf-8")
+    text = (Path(__file__).parents[2] / "docs" / "start.md").read_text(encoding="utf-8")
     (lines,) = re.findall(r"```python\n(net = torchvision.*?)```", text, re.DOTALL)
     names |= {"x": np.ones((64, 3, 64, 64), np.float32), "y": np.arange(64) % 10}
-    exec(compile(lines, "README.md", "exec"), names)
+    exec(compile(lines, "start.md", "exec"), names)
     names["trainer"].close()
     assert names["loss"] > 0
 

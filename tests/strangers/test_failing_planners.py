@@ -204,7 +204,7 @@ SEVERAL = """
 from dataclasses import replace
 from ooctrain.errors import ConfigError
 from ooctrain.execution.planners import get_planner
-from ooctrain.sched.planning.own_planner import infeasible
+from ooctrain.planning import infeasible
 
 class Fine:
     name = "fine"

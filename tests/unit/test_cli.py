@@ -17,6 +17,7 @@ from support.quick import quick
 
 from ooctrain import cli
 from ooctrain.cli import COMMANDS, command_line, exit_status, main
+from ooctrain.cli.reproduce_command import EXPERIMENTS
 from ooctrain.cli.values import PositiveNumber, WholeNumber
 from ooctrain.errors import ConfigError, DoesNotFit, Infeasible, OutOfDeviceMemory, TransferError
 from ooctrain.execution import compose
@@ -652,7 +653,7 @@ def test_a_plan_says_how_its_memory_is_divided_and_what_would_do(planner, run, t
 def test_doctor_is_content_with_this_installation(run):
     status, out, _ = run("doctor")
     assert status == 0, out
-    assert "all well" in out
+    assert ("all well" in out) == ("warn  " not in out)
 
 
 def test_doctor_names_a_cache_that_cannot_be_written(run, monkeypatch, tmp_path):
@@ -663,6 +664,14 @@ def test_doctor_names_a_cache_that_cannot_be_written(run, monkeypatch, tmp_path)
     finding = check_cache()
     assert finding.level == "warn"
     assert "OOCTRAIN_CACHE" in finding.fix
+
+
+def test_the_help_of_reproduce_names_every_experiment(run):
+    status, out, _ = run("reproduce", "--help")
+    assert status == 0
+    listed = out.split("EXPERIMENT is one of")[1].splitlines()
+    for name in EXPERIMENTS:
+        assert [line for line in listed if line.split()[:1] == [name] and len(line) <= 80], name
 
 
 def test_explain_lists_and_explains(run):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -20,7 +21,8 @@ def files_of(folder):
 
 def test_every_tutorial_puzzle_and_assignment_is_listed_once(capsys):
     found = {kind: [x for x in lessons() if x.kind == kind] for kind in
-             ("tutorial", "puzzle", "assignment")}  # fmt: skip
+             ("pocket", "tutorial", "puzzle", "assignment")}  # fmt: skip
+    assert [x.path for x in found["pocket"]] == ["pocket"]
     assert [x.path for x in found["tutorial"]] == sorted(p.name for p in FOLDER.glob("[0-9]*.py"))
     assert [Path(x.path).name[:2] for x in found["puzzle"]] == list(oc.puzzles.PUZZLES)
     folders = {p.parent.relative_to(FOLDER).as_posix() for p in FOLDER.rglob("grade.toml")}
@@ -39,11 +41,46 @@ def test_all_that_a_lesson_needs_is_copied_as_it_is(tmp_path):
     copied = files_of(target)
     assert set(names) == set(copied)
     assert "lesson.py" in copied
-    for name, text in copied.items():
-        assert text == (FOLDER / name).read_bytes()
-    for kind in ("*.py", "*.toml", "*.md"):
+    changed = [name for name in copied if not name.startswith("docs/")]
+    changed = [name for name in changed if copied[name] != (FOLDER / name).read_bytes()]
+    for name in changed:  # links to the documentation alone: it lies inside a copy
+        before = (FOLDER / name).read_text(encoding="utf-8").splitlines()
+        after = copied[name].decode().splitlines()
+        lines = [(a, b) for a, b in zip(before, after, strict=True) if a != b]
+        assert all("](" in a and "docs/" in a for a, _ in lines), name
+    for kind in ("*.py", "*.toml", "*.md", "*.gz"):
         there = {path.relative_to(FOLDER).as_posix() for path in FOLDER.rglob(kind)}
         assert there <= set(copied)
+
+
+def test_every_link_in_a_copy_leads_to_a_file_of_it(tmp_path):
+    copy_lessons(tmp_path)
+    links = 0
+    for path in (*tmp_path.rglob("*.md"), *tmp_path.rglob("*.py")):
+        for line in path.read_text(encoding="utf-8").splitlines():
+            if path.suffix == ".md" or line.startswith("#"):
+                for target in re.findall(r"\]\(([^)#:\s]+)(?:#[^)\s]*)?\)", line):
+                    assert (path.parent / target).exists(), f"{path}: {target}"
+                    links += 1
+    assert links > 200
+
+
+def test_pages_are_listed_shown_and_copied(tmp_path, capsys):
+    assert main(["docs"]) == 0
+    listed = capsys.readouterr().out
+    docs = FOLDER.parent / "docs"
+    for path in (*docs.glob("*.md"), *docs.glob("howto/*.md")):
+        assert path.relative_to(docs).as_posix().removesuffix(".md") in listed
+    for name in ("memory", "memory.md", "docs/memory.md"):
+        assert main(["docs", name]) == 0
+        assert capsys.readouterr().out == (docs / "memory.md").read_text(encoding="utf-8")
+    assert main(["docs", "memry"]) == 2
+    err = capsys.readouterr().err
+    assert "OOC-108" in err
+    assert "memory" in err
+    assert main(["docs", "--copy", str(tmp_path / "mine")]) == 0
+    assert (tmp_path / "mine" / "docs" / "index.md").is_file()
+    assert (tmp_path / "mine" / "docs" / "pictures" / "memory.svg").is_file()
 
 
 def test_nothing_is_copied_over_a_file(tmp_path):

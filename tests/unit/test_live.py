@@ -60,6 +60,10 @@ def test_lines_in_a_pipe_say_where_the_run_is_and_fit_60_columns(train, tmp_path
         assert word in text, word
     assert len([line for line in lines if "mean loss" in line]) == 2
     assert numbers["test_accuracy"] is not None
+    last = numbers["curve"][-1]
+    assert (last["test_loss"], last["test_accuracy"]) == (
+        numbers["test_loss"], numbers["test_accuracy"],
+    )  # fmt: skip
 
     written = path.stat().st_mtime_ns
     status, _, lines = train(*epochs, "--resume", str(path))

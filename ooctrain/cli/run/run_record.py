@@ -38,12 +38,13 @@ class EpochEnd:
     Args:
         number: number of the epoch, from 1.
         loss: mean of its steps.
-        accuracy: on the test part; None where there is none.
+        accuracy, test_loss: on the test part; None where there is none.
     """
 
     number: int
     loss: float
     accuracy: float | None
+    test_loss: float | None = None
 
 
 @dataclass(slots=True)
@@ -59,6 +60,7 @@ class RunRecord:
         epochs: those that ended in this process.
         test_loss, test_accuracy: on the test part, the last time; None where there is none.
         tested_at: steps done then.
+        tested_on: what the accuracy is a share of.
         saved: checkpoints written.
         ranks: the numbers of ranks that did steps before a resume.
         identical_to_incore: None where it was not requested.
@@ -79,6 +81,7 @@ class RunRecord:
     test_loss: float | None = None
     test_accuracy: float | None = None
     tested_at: int | None = None
+    tested_on: str = "the test images"
     saved: int = 0
     ranks: list[int] = field(default_factory=list)
     identical_to_incore: bool | None = None

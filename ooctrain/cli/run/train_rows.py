@@ -84,7 +84,8 @@ def summary_rows(prepared: PreparedStep, run: TrainingRun, *, stopped: bool) -> 
         alike = "" if keeps_bits(prepared.plan.rewrites) else ", tiled alike"
         rows.append(("result", f"{same}{alike}: every loss, parameter and statistic"))
     if record.test_accuracy is not None:
-        rows.append(("accuracy", f"{format_percent(record.test_accuracy, 1)} of the test images"))
+        right = format_percent(record.test_accuracy, 1)
+        rows.append(("accuracy", f"{right} of {record.tested_on}"))
     timeline, predicted = record.timeline, prepared.plan.peak_bytes
     if timeline is not None:
         equal = "=" if timeline.peak_bytes == predicted else "but"

@@ -438,7 +438,7 @@ COLUMN_WIDTHS = (13, 5, 17, 15, 8, 5, 12)
 
 
 def fragmentation(wanted: Wanted, console: Console) -> Mapping[str, Any]:
-    """Paper 000, figure 3, the memory side of table 1, and the choice of the chunk size."""
+    """Paper 000, figure 3: how much memory a planner can use."""
     names = QUICK_ALLOCATORS if wanted.quick else ALLOCATORS
     allocators = wanted.allocators or names
     batches = QUICK_BATCHES if wanted.quick else BATCHES

@@ -1,10 +1,10 @@
-"""What an own planner is written with, in one place: `oc.planning`.
+"""What an own planner is written with: `oc.planning`, or `from ooctrain.planning import ...`.
 
 A planner either writes the list itself (`writer_with_resident_parameters`, `make_plan`), or only
 decides which gaps a value spends on the host (`swap_gaps`, `swap_plan`), or which values are
 computed again (`droppable`, `rematerialise`, `Decisions`, `plan_of`). docs/howto/planner.md has one
-of each; tutorials 12 and 13 write two of them step by step. Read next: `planner.py`, then
-`swap.py` and `lower.py`.
+of each; tutorials 12 and 13 write two of them step by step. Read next:
+`sched/planning/planner.py`, then `sched/planning/swap.py` and `sched/planning/lower.py`.
 """
 
 from ooctrain.sched.planning.decisions import Decisions, runs_once

@@ -1,0 +1,105 @@
+"""The pages of the documentation, as files: in a wheel, in a checkout, in a copy.
+
+A wheel carries them as they are written, with their pictures. In a copy they lie in `docs/` inside
+the folder of the lessons, so links between the two are mended on the way; a link to a file that
+only a checkout has becomes its words. Read next: `lessons.py`, which copies both;
+`../cli/docs_command.py`, the command.
+"""
+
+from __future__ import annotations
+
+import difflib
+import posixpath
+import re
+from collections.abc import Collection
+from pathlib import Path
+
+from ooctrain.errors import ConfigError
+
+_PACKAGE = Path(__file__).resolve().parents[1]
+#: Where pages are: in an installed package, in a checkout.
+PLACES = (_PACKAGE / "docs", _PACKAGE.parent / "docs")
+KINDS = ("*.md", "howto/*.md", "pictures/*")
+#: A link of Markdown: words, target, place within the target.
+_LINK = re.compile(r"\[([^\]\n]*)\]\(([^)#:\s]+)(#[^)\s]*)?\)")
+
+
+def pages_folder() -> Path:
+    """Where this installation has the pages.
+
+    Raises:
+        ConfigError: nowhere.
+    """
+    for place in PLACES:
+        if (place / "index.md").is_file():
+            return place
+    raise ConfigError(
+        "this installation has no documentation", code="OOC-108", fix="install the wheel again"
+    )
+
+
+def page_files() -> list[str]:
+    """All files of the documentation, pictures too, below its folder."""
+    folder = pages_folder()
+    found = [path for kind in KINDS for path in sorted(folder.glob(kind)) if path.is_file()]
+    return [path.relative_to(folder).as_posix() for path in found]
+
+
+def pages() -> dict[str, str]:
+    """{name of a page, without its suffix: title}."""
+    folder = pages_folder()
+    names = [name for name in page_files() if name.endswith(".md")]
+    texts = {name: (folder / name).read_text(encoding="utf-8") for name in names}
+    return {name.removesuffix(".md"): title_of(text) for name, text in texts.items()}
+
+
+def title_of(text: str) -> str:
+    """The first heading of a page."""
+    found = re.search(r"^# (.+)$", text, re.MULTILINE)
+    return found[1] if found else ""
+
+
+def page(name: str) -> str:
+    """The text of a page.
+
+    Args:
+        name: "memory", "howto/planner"; also "memory.md" and "docs/memory.md", as texts have it.
+
+    Raises:
+        ConfigError: there is none of this name.
+    """
+    known, wanted = pages(), name.removeprefix("docs/").removesuffix(".md")
+    if wanted not in known:
+        near = difflib.get_close_matches(wanted, known, n=1, cutoff=0.5)
+        raise ConfigError(
+            f"no page is called {name!r}", code="OOC-108",
+            fix=f"did you mean {near[0]}?" if near else "`ooctrain docs` lists them all",
+        )  # fmt: skip
+    return (pages_folder() / f"{wanted}.md").read_text(encoding="utf-8")
+
+
+def mended(text: str, name: str, copied: Collection[str]) -> str:
+    """A text whose links lead where files lie in a copy.
+
+    Args:
+        name: of the file in the checkout: "tutorials/00_tour.py", "docs/memory.md".
+        copied: names in the checkout of all that is copied. `tutorials/` is the copy's own folder,
+            `docs/` lies inside it.
+    """
+    folder, here = posixpath.dirname(name), posixpath.dirname(_in_copy(name))
+
+    def link(found: re.Match[str]) -> str:
+        words, target, place = found[1], found[2], found[3] or ""
+        meant = posixpath.normpath(posixpath.join(folder, target))
+        if meant in copied or any(each.startswith(f"{meant}/") for each in copied):
+            return f"[{words}]({posixpath.relpath(_in_copy(meant), here or '.')}{place})"
+        return words
+
+    return "".join(
+        _LINK.sub(link, line) if name.endswith(".md") or line.startswith("#") else line
+        for line in text.splitlines(keepends=True)
+    )
+
+
+def _in_copy(name: str) -> str:
+    return name.removeprefix("tutorials/") if name != "tutorials" else "."
