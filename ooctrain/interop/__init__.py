@@ -6,4 +6,5 @@ PyTorch is the user's own: it is imported when one of these functions is called.
 it becomes; `aten.py`, what is known of its operations.
 """
 
+from ooctrain.interop import onnx as onnx
 from ooctrain.interop import torch as torch
