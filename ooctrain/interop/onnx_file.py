@@ -87,7 +87,9 @@ class OnnxGraph:
     nodes: Sequence[Node]
 
 
-def broken(what: str, where: str = "", fix: str = "the file as its exporter wrote it") -> ConfigError:
+def broken(
+    what: str, where: str = "", fix: str = "the file as its exporter wrote it"
+) -> ConfigError:
     """The error for a file that is no right ONNX file."""
     return ConfigError(what, code="OOC-192", where=where, fix=fix)
 
@@ -138,7 +140,9 @@ def _parsed(onnx: Any, path: Path) -> Any:
     try:
         data = path.read_bytes()
     except OSError as error:
-        raise broken(f"{path} cannot be read: {error.strerror or error}", fix="another path") from None
+        raise broken(
+            f"{path} cannot be read: {error.strerror or error}", fix="another path"
+        ) from None
     model = onnx.ModelProto()
     try:
         model.ParseFromString(data)
@@ -170,7 +174,9 @@ class FileReader:
         if graph.sparse_initializer:
             raise not_taken("sparse weights", self._where, "the same weights as plain tensors")
         if graph.quantization_annotation:
-            raise not_taken("a quantised graph", self._where, "the float32 graph that it was made of")
+            raise not_taken(
+                "a quantised graph", self._where, "the float32 graph that it was made of"
+            )
         initializers = {}
         for tensor in graph.initializer:
             if not tensor.name or tensor.name in initializers:
@@ -188,7 +194,9 @@ class FileReader:
         return OnnxGraph(graph.name, opset, inputs, outputs, initializers, nodes)
 
     def _opset(self) -> int:
-        versions = [int(each.version) for each in self._model.opset_import if each.domain in _DOMAIN]
+        versions = [
+            int(each.version) for each in self._model.opset_import if each.domain in _DOMAIN
+        ]
         if len(versions) != 1:
             raise broken(f"it names {len(versions)} versions of ONNX's operators", self._where)
         if versions[0] > NEWEST_OPSET or versions[0] < OLDEST_OPSET:
@@ -250,13 +258,17 @@ class FileReader:
             strange = f"of the domain {node.domain}"
         for attribute in node.attribute:
             if attribute.name in attributes:
-                raise broken(f"{node.op_type} {node.name!r} has {attribute.name} twice", self._where)
+                raise broken(
+                    f"{node.op_type} {node.name!r} has {attribute.name} twice", self._where
+                )
             found = self._attribute(attribute, f"{node.op_type} {node.name!r}")
             if found is None:
                 kinds = "a graph of its own" if attribute.type in (5, 10) else "no plain value"
                 strange = strange or f"its {attribute.name} is {kinds}"
             attributes[attribute.name] = found
-        return Node(node.op_type, node.name, tuple(node.input), tuple(node.output), attributes, strange)
+        return Node(
+            node.op_type, node.name, tuple(node.input), tuple(node.output), attributes, strange
+        )
 
     def _attribute(self, attribute: Any, where: str) -> Any:
         """A value of Python's; None: graphs, types, sparse tensors, references."""
@@ -283,7 +295,11 @@ class FileReader:
         for node in nodes:
             for name in node.inputs:
                 if name and name not in there:
-                    why = "is computed after it, or from it" if name in later else "is not in the file"
+                    why = (
+                        "is computed after it, or from it"
+                        if name in later
+                        else "is not in the file"
+                    )
                     raise broken(f"{node.where} reads {name!r}, which {why}", self._where)
             for name in filter(None, node.outputs):
                 if name in there:
@@ -333,7 +349,9 @@ class FileReader:
         try:
             offset, length = int(entries.get("offset") or 0), int(entries.get("length") or wanted)
         except ValueError:
-            raise broken(f"{what} lies in {location!r}, at no number of bytes", self._where) from None
+            raise broken(
+                f"{what} lies in {location!r}, at no number of bytes", self._where
+            ) from None
         size = path.stat().st_size
         if offset < 0 or length != wanted or offset + length > size:
             raise broken(

@@ -14,6 +14,7 @@ import inspect
 import operator
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextvars import ContextVar
+from dataclasses import replace
 from functools import cache, partial
 from types import MappingProxyType
 from typing import Any, NoReturn
@@ -21,7 +22,7 @@ from typing import Any, NoReturn
 import numpy as np
 
 from ooctrain.engine.parameter import Parameter
-from ooctrain.errors import ConfigError, OoctrainError
+from ooctrain.errors import OoctrainError
 from ooctrain.interop.graph import (
     CallList,
     Extents,
@@ -46,6 +47,13 @@ _CONSTANT = "_constant_"
 #: Arguments of a function that are no attributes.
 _OURS = frozenset(("training", "opset", "outputs"))
 _EXAMPLE = 2  # the batch that shapes are looked at with, where any is taken
+
+
+def _missing(reason: str, *_args: Any, **_options: Any) -> NoReturn:
+    raise refused(reason)
+
+
+_NONE = Operator(_missing)  # what is known of an operator that is not here
 
 
 def register(operator: str, function: Callable[..., Any], numbers: Sequence[int] = ()) -> None:
@@ -82,7 +90,7 @@ def from_onnx(source: Any, example_shape: Sequence[int] | None = None) -> Import
 
     Cost: O(bytes of the file + calls). Nothing is computed.
     """
-    graph = read(source)
+    graph = _apart(read(source), {**OPERATORS, **_REGISTERED.get()})
     shapes = _shapes(graph, example_shape)
     model = _module(graph, shapes)
     if all(shape[0] == 1 for shape in shapes.values()) and example_shape is None:
@@ -118,6 +126,48 @@ def _shapes(graph: OnnxGraph, example: Sequence[int] | None) -> dict[str, Extent
             )
         found[name] = (None if isinstance(shape[0], str) else own[0], *own[1:])
     return found
+
+
+def _apart(graph: OnnxGraph, known: Mapping[str, Operator]) -> OnnxGraph:
+    """The same graph with an initializer for each that training changes in its own way.
+
+    Exporters write values that are equal once: as an Identity of an initializer, which has the name
+    of the second one, or by reading one initializer as a bias here and as a running mean there.
+    """
+    arrays, nodes = dict(graph.initializers), []
+    for node in graph.nodes:
+        if (
+            node.operator == "Identity"
+            and not node.strange
+            and node.inputs[:1]
+            and (node.inputs[0] in arrays)
+        ):
+            arrays[node.outputs[0]] = arrays[node.inputs[0]]
+        else:
+            nodes.append(node)
+    uses: dict[
+        str, set[int | None]
+    ] = {}  # {name: the places of statistics where it is; None: others}
+    for node, place, name in _reads(nodes):
+        own = place in known.get(node.operator, _NONE).states
+        uses.setdefault(name, set()).add(place if own else None)
+    for i, node in enumerate(nodes):
+        inputs = list(node.inputs)
+        for place in known.get(node.operator, _NONE).states:
+            name = inputs[place] if place < len(inputs) else ""
+            if name in arrays and len(uses[name]) > 1:
+                inputs[place] = f"{name}_{place}"
+                while inputs[place] in uses:
+                    inputs[place] += "_"
+                arrays[inputs[place]] = arrays[name]
+        nodes[i] = replace(node, inputs=tuple(inputs))
+    return replace(graph, initializers=arrays, nodes=nodes)
+
+
+def _reads(nodes: Iterable[Node]) -> Iterator[tuple[Node, int, str]]:
+    for node in nodes:
+        for place, name in enumerate(node.inputs):
+            yield node, place, name
 
 
 def _as_text(shape: Open) -> str:
@@ -227,13 +277,12 @@ class GraphReader:
     def _uses(self) -> tuple[set[str], set[str]]:
         """The names that nodes read as tensors, and as statistics."""
         tensors, states = {self._name(name) for name in self._graph.outputs}, set()
-        for node in self._graph.nodes:
-            known = self._known.get(node.operator, Operator(_missing))
-            for place, name in enumerate(node.inputs):
-                if place in known.states:
-                    states.add(self._name(name))
-                elif place not in known.numbers and node.operator not in SIZES:
-                    tensors.add(self._name(name))
+        for node, place, name in _reads(self._graph.nodes):
+            known = self._known.get(node.operator, _NONE)
+            if place in known.states:
+                states.add(self._name(name))
+            elif place not in known.numbers and node.operator not in SIZES:
+                tensors.add(self._name(name))
         return tensors, states
 
     def _part(self, path: str, kind: str) -> ImportedPart:
@@ -375,9 +424,11 @@ def _path_of(name: str) -> str:
     """The part of a node without weights: exporters write "/layer1/layer1.0/relu/Relu", where each
     scope may repeat those around it."""
     scopes = [scope for scope in name.split("/") if scope]
-    path = ""
+    path = last = ""
     for scope in scopes[:-1] if len(scopes) > 1 else [name.replace("/", "").replace(".", "_")]:
-        path = scope if not path or scope.startswith(f"{path}.") else f"{path}.{scope}"
+        repeated = bool(last) and scope.startswith(f"{last}.")
+        path = f"{path.removesuffix(last)}{scope}" if repeated else f"{path}.{scope}"
+        last = scope
     return ".".join(filter(None, path.split(".")))
 
 
@@ -432,7 +483,3 @@ def _unfit(function: Callable[..., Any], inputs: int, options: Mapping[str, Any]
         more = f", without {', '.join(lacking)}" if lacking else ""
         return f"with {inputs} inputs{more}"
     return ""
-
-
-def _missing(reason: str, *_args: Any, **_options: Any) -> NoReturn:
-    raise refused(reason)

@@ -146,6 +146,11 @@ def transpose(x: np.ndarray, *, perm: Sequence[int] = ()) -> np.ndarray:
     return x.transpose(perm or None)
 
 
+def clip(x: np.ndarray, min: Any = None, max: Any = None) -> np.ndarray:  # noqa: A002
+    """Between two numbers."""
+    return x if min is None and max is None else np.clip(x, min, max)
+
+
 def _all(function: Callable[[Any, Any], Any]) -> Callable[..., Any]:
     return lambda *arrays: reduce(function, arrays)
 
@@ -158,7 +163,8 @@ NUMBERS: Mapping[str, Callable[..., Any]] = MappingProxyType({
     "ReduceProd": product, "ReduceSum": total, "Transpose": transpose,
     "Add": operator.add, "Sub": operator.sub, "Mul": operator.mul, "Div": divide, "Mod": modulo,
     "Neg": operator.neg, "Abs": np.abs, "Floor": np.floor, "Ceil": np.ceil, "Round": np.round,
-    "Sqrt": np.sqrt, "Max": _all(np.maximum), "Min": _all(np.minimum), "Where": np.where,
+    "Sqrt": np.sqrt, "Pow": np.power, "Clip": clip,
+    "Max": _all(np.maximum), "Min": _all(np.minimum), "Where": np.where,
     "Equal": np.equal, "Greater": np.greater, "Less": np.less, "Not": np.logical_not,
     "And": np.logical_and, "Or": np.logical_or,
 })  # fmt: skip

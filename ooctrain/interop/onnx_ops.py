@@ -586,9 +586,9 @@ def slice_of(x: Tensor, starts: Any, ends: Any, axes: Any = None, steps: Any = N
             raise refused("a tensor without elements")
         if step < 0:
             x = x.flip(axis)
-            start, end = (extent - 1 - places[0], extent - places[-1])  # noqa: PLW2901
+            start, end = (extent - 1 - places[0], extent - places[-1])
         else:
-            start, end = places[0], places[-1] + 1  # noqa: PLW2901
+            start, end = places[0], places[-1] + 1
         if (start, end, abs(step)) != (0, extent, 1):
             keys = [slice(None)] * x.ndim
             keys[axis] = slice(start, end, abs(step))

@@ -51,7 +51,9 @@ class Axis:
         centred = self.transformation in _CENTRED and min(out for _, out, _ in axes) > 1
         if self.mode == "linear":
             corners = self.transformation == "align_corners"
-            return ("bilinear", corners) if (centred or corners) and not self.exclude_outside else None
+            return (
+                ("bilinear", corners) if (centred or corners) and not self.exclude_outside else None
+            )
         whole = all(out % n == 0 for n, out, _ in axes)
         first = self.transformation == "asymmetric" and self.rounding == "floor"
         middle = centred and self.rounding.startswith("round")

@@ -24,17 +24,19 @@ pytestmark = [pytest.mark.peers, pytest.mark.slow]  # onnx takes seconds to make
 
 #: Fifty operators, named before there was an importer; and more that are known now.
 OPERATORS = (
-    "Add AveragePool BatchNormalization Clip Concat Conv ConvTranspose DepthToSpace Div Dropout "
-    "Elu Flatten Gelu Gemm GlobalAveragePool GlobalMaxPool GroupNormalization HardSigmoid "
-    "HardSwish Identity InstanceNormalization LRN LayerNormalization LeakyRelu LogSoftmax MatMul "
-    "MaxPool Mish Mul Neg PRelu Pad ReduceMean Relu Reshape Resize Selu Sigmoid Slice Softmax "
-    "Softplus SpaceToDepth Split Squeeze Sub Sum Swish Tanh Transpose Unsqueeze"
-).split()
+    "Add", "AveragePool", "BatchNormalization", "Clip", "Concat", "Conv", "ConvTranspose",
+    "DepthToSpace", "Div", "Dropout", "Elu", "Flatten", "Gelu", "Gemm", "GlobalAveragePool",
+    "GlobalMaxPool", "GroupNormalization", "HardSigmoid", "HardSwish", "Identity",
+    "InstanceNormalization", "LRN", "LayerNormalization", "LeakyRelu", "LogSoftmax", "MatMul",
+    "MaxPool", "Mish", "Mul", "Neg", "PRelu", "Pad", "ReduceMean", "Relu", "Reshape", "Resize",
+    "Selu", "Sigmoid", "Slice", "Softmax", "Softplus", "SpaceToDepth", "Split", "Squeeze",
+    "Sub", "Sum", "Swish", "Tanh", "Transpose", "Unsqueeze",
+)  # fmt: skip
 MORE = (
-    "Abs Celu Erf Exp Expand Gather Log LpNormalization Max Mean Min Pow Reciprocal ReduceL1 "
-    "ReduceL2 ReduceMax ReduceMin ReduceSum ReduceSumSquare Softsign Sqrt ThresholdedRelu Tile "
-    "Upsample Where"
-).split()
+    "Abs", "Celu", "Erf", "Exp", "Expand", "Gather", "Log", "LpNormalization", "Max", "Mean",
+    "Min", "Pow", "Reciprocal", "ReduceL1", "ReduceL2", "ReduceMax", "ReduceMin", "ReduceSum",
+    "ReduceSumSquare", "Softsign", "Sqrt", "ThresholdedRelu", "Tile", "Upsample", "Where",
+)  # fmt: skip
 #: Tests of the fifty; of which at least so many have to pass.
 COUNT, LEAST = 349, 284
 
