@@ -177,21 +177,28 @@ class FileReader:
             raise not_taken(
                 "a quantised graph", self._where, "the float32 graph that it was made of"
             )
-        initializers = {}
+        initializers: dict[str, np.ndarray] = {}
         for tensor in graph.initializer:
-            if not tensor.name or tensor.name in initializers:
-                raise broken(f"two initializers have the name {tensor.name!r}", self._where)
-            initializers[tensor.name] = self._array(tensor, f"initializer {tensor.name!r}")
+            name = self._text(tensor.name)
+            if not name or name in initializers:
+                raise broken(f"two initializers have the name {name!r}", self._where)
+            initializers[name] = self._array(tensor, f"initializer {name!r}")
+        self._once("inputs", [self._text(value.name) for value in graph.input])
+        self._once("outputs", [self._text(value.name) for value in graph.output])
         given = [value for value in graph.input if value.name not in initializers]
-        self._once("inputs", [value.name for value in graph.input])
-        self._once("outputs", [value.name for value in graph.output])
         inputs = {value.name: self._input(value) for value in given}
         nodes = [self._node(node) for node in graph.node]
         self._in_order(nodes, {*inputs, *initializers}, [v.name for v in graph.output])
         if not inputs:
             raise not_taken("a graph without inputs", self._where, "a network of images")
         outputs = {value.name: self._output(value) for value in graph.output}
-        return OnnxGraph(graph.name, opset, inputs, outputs, initializers, nodes)
+        return OnnxGraph(self._text(graph.name), opset, inputs, outputs, initializers, nodes)
+
+    def _text(self, word: str | bytes) -> str:
+        """A name. Raises ConfigError: not UTF-8, which protobuf then gives as bytes."""
+        if isinstance(word, bytes):
+            raise broken(f"the name {word!r} is not UTF-8", self._where)
+        return word
 
     def _opset(self) -> int:
         versions = [
@@ -247,28 +254,25 @@ class FileReader:
         if not tensor.HasField("shape"):
             return tensor.elem_type, None
         extents = [
-            int(n.dim_value) if n.HasField("dim_value") else n.dim_param for n in tensor.shape.dim
+            int(n.dim_value) if n.HasField("dim_value") else self._text(n.dim_param)
+            for n in tensor.shape.dim
         ]
         return tensor.elem_type, tuple(extents)
 
     def _node(self, node: Any) -> Node:
         attributes: dict[str, Any] = {}
-        strange = ""
-        if node.domain not in _DOMAIN:
-            strange = f"of the domain {node.domain}"
+        operator, name, domain = map(self._text, (node.op_type, node.name, node.domain))
+        strange = "" if domain in _DOMAIN else f"of the domain {domain}"
         for attribute in node.attribute:
-            if attribute.name in attributes:
-                raise broken(
-                    f"{node.op_type} {node.name!r} has {attribute.name} twice", self._where
-                )
-            found = self._attribute(attribute, f"{node.op_type} {node.name!r}")
-            if found is None:
+            word = self._text(attribute.name)
+            if word in attributes:
+                raise broken(f"{operator} {name!r} has {word} twice", self._where)
+            attributes[word] = self._attribute(attribute, f"{operator} {name!r}")
+            if attributes[word] is None:
                 kinds = "a graph of its own" if attribute.type in (5, 10) else "no plain value"
-                strange = strange or f"its {attribute.name} is {kinds}"
-            attributes[attribute.name] = found
-        return Node(
-            node.op_type, node.name, tuple(node.input), tuple(node.output), attributes, strange
-        )
+                strange = strange or f"its {word} is {kinds}"
+        names = (tuple(map(self._text, each)) for each in (node.input, node.output))
+        return Node(operator, name, *names, attributes, strange)
 
     def _attribute(self, attribute: Any, where: str) -> Any:
         """A value of Python's; None: graphs, types, sparse tensors, references."""
@@ -343,7 +347,7 @@ class FileReader:
 
     def _outside(self, tensor: Any, what: str, wanted: int) -> bytes:
         """Bytes of a file in the folder of this one."""
-        entries = {each.key: each.value for each in tensor.external_data}
+        entries = {self._text(e.key): self._text(e.value) for e in tensor.external_data}
         location = entries.get("location", "")
         path = self._beside(location, what)
         try:
