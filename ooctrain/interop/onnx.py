@@ -9,6 +9,7 @@ The package onnx (extra `onnx`) is imported when one of these is called. Read ne
 how a file becomes a module; `onnx_ops.py`, the table of operators; `onnx_export.py`.
 """
 
+from ooctrain.interop.onnx_export import to_onnx
 from ooctrain.interop.onnx_graph import from_onnx, register
 
-__all__ = ("from_onnx", "register")
+__all__ = ("from_onnx", "register", "to_onnx")

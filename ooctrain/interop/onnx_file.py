@@ -32,7 +32,7 @@ ELEMENTS: Mapping[int, str] = MappingProxyType(
 _FIELDS: Mapping[int, str] = MappingProxyType(
     {1: "float_data", 6: "int32_data", 7: "int64_data", 9: "int32_data", 11: "double_data"}
 )
-FLOAT = 1
+FLOAT, MOST_EXTENT = 1, 1 << 24
 _NAMES = ("undefined", "float32", "uint8", "int8", "uint16", "int16", "int32", "int64", "string",
           "bool", "float16", "float64", "uint32", "uint64", "complex64", "complex128", "bfloat16",
           "float8e4m3fn", "float8e4m3fnuz", "float8e5m2", "float8e5m2fnuz", "uint4", "int4",
@@ -232,8 +232,9 @@ class FileReader:
             raise not_taken(f"{what} has a dynamic rank", self._where, "a declared shape")
         if not shape:
             raise not_taken(f"{what} is a number", self._where, "an initializer")
-        if any(isinstance(n, int) and n < 1 for n in shape):
-            raise not_taken(f"{what} has no elements: {shape}", self._where, "a positive extent")
+        if any(isinstance(n, int) and not 0 < n <= MOST_EXTENT for n in shape):
+            few = "no elements" if 0 in shape else "such extents"
+            raise not_taken(f"{what} has {few}: {shape}", self._where, "another extent")
         return shape
 
     def _output(self, value: Any) -> Open | None:

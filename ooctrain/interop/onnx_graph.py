@@ -367,11 +367,13 @@ class GraphReader:
             if own not in {call.name for call in self._calls}:
                 self._calls.append(GraphCall(own, node.operator, constant, (Ref(name),), path=path))
             return Ref(own)
-        return self._constant(kind, name) if name in self._numbers else Ref(name)
+        return self._constant(kind, place, name) if name in self._numbers else Ref(name)
 
-    def _constant(self, kind: Operator, name: str) -> Any:
+    def _constant(self, kind: Operator, place: int, name: str) -> Any:
         """A constant where a tensor is read: a number, or a buffer that is not saved."""
         array = self._numbers[name]
+        if array.dtype not in (np.float32, np.bool_):
+            return _Unknown(place, f"is {array.dtype}, not float32")
         if kind.plain and not array.ndim:
             return float(array)
         if name not in self._registered:

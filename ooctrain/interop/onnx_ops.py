@@ -36,8 +36,9 @@ from ooctrain.layers.pooling import AvgPool2d, MaxPool2d, PoolGeometry
 Ints = Sequence[int] | np.ndarray
 Numbers = np.ndarray | float
 Pair = tuple[int, int]
-#: How many copies or constants one node may make: more is a broken file.
-MOST_COPIES, MOST_CONSTANTS = 4096, 1 << 20
+#: How many copies or constants one node may make, and the largest window, step, border or result of
+#: a resize: more is a broken file, and would be counted for hours.
+MOST_COPIES, MOST_CONSTANTS, MOST_PIXELS = 4096, 1 << 20, 1 << 15
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,17 +73,27 @@ def number(value: Any) -> float:
     """The one number that an array holds."""
     if np.size(value) != 1:
         raise refused(f"{np.size(value)} numbers, where one is taken")
-    return float(np.asarray(value).reshape(()))
+    found = float(np.asarray(value).reshape(()))
+    if math.isnan(found):
+        raise refused("a setting that is not a number")
+    return found
 
 
 def constant(array: np.ndarray) -> Tensor:
     """A tensor of numbers that are known when the call is recorded."""
+    if array.dtype.kind not in "fb":
+        raise refused(f"{array.dtype} where float32 is taken")
     values = np.asarray(array, np.float32)
     if values.size and (values == values.flat[0]).all():
         return call(Constant(float(values.flat[0]), values.shape))
     if not 0 < values.size <= MOST_CONSTANTS:
         raise refused(f"{values.size} constants in one node")
     return call(ClassWeights(tuple(values.reshape(-1).tolist()))).reshape(values.shape)
+
+
+def _within(pixels: Sequence[int], most: int = MOST_PIXELS) -> None:
+    if pixels and max(map(abs, pixels)) > most:
+        raise refused(f"{max(pixels, key=abs)} pixels")
 
 
 # Windows: convolutions and pooling
@@ -114,6 +125,7 @@ def _pads(
         given = list(pads) or [0] * 2 * axes
         if len(given) != 2 * axes:
             raise refused(f"{len(given)} pads for {axes} axes")
+        _within(given)
         return [(given[i], given[axes + i]) for i in range(axes)]
     if auto_pad == "VALID":
         return [(0, 0)] * axes
@@ -136,6 +148,7 @@ def _windows(
     settings = [tuple(kernel), tuple(strides) or (1,) * axes, tuple(dilations) or (1,) * axes]
     if any(len(each) != axes or min(each) < 1 for each in settings):
         raise refused(f"kernel, strides and dilations {settings} for {axes} axes of windows")
+    _within([n for each in settings for n in each])
     sides = _pads(x.shape[2:], *settings, pads, auto_pad)
     if axes == 1:
         settings, sides = [(1, *each) for each in settings], [(0, 0), *sides]
@@ -178,6 +191,9 @@ def conv_transpose(
     at = _windows(x, w.shape[2:], strides, dilations, (), "NOTSET")
     axes = x.ndim - 2
     more = (*(0,) * (2 - axes), *(output_padding or (0,) * axes))
+    _within([*more, *output_shape])
+    if len(more) != 2 or min(more) < 0:
+        raise refused(f"output_padding {tuple(output_padding)}")
     image = _image(x)
     rows = zip(image.shape[2:], at.kernel, at.strides, at.dilations, more, strict=True)
     full = [(n - 1) * s + (k - 1) * d + 1 + extra for n, k, s, d, extra in rows]
@@ -535,7 +551,10 @@ def flatten(x: Tensor, *, axis: int = 1) -> Tensor:
 
 def transpose(x: Tensor, *, perm: Ints = ()) -> Tensor:
     """The axes in another order; by default backwards."""
-    return x.permute(tuple(perm) or tuple(range(x.ndim))[::-1])
+    order = tuple(perm) or tuple(range(x.ndim))[::-1]
+    if sorted(order) != list(range(x.ndim)):
+        raise refused(f"perm {order} of {x.ndim} axes")
+    return x.permute(order)
 
 
 def squeeze(x: Tensor, axes: Any = None) -> Tensor:
@@ -615,7 +634,10 @@ def gather(x: Tensor, indices: Any, *, axis: int = 0) -> Tensor:
 
 def expand(x: Tensor, shape: Ints) -> Tensor:
     """Repeated to fit a shape, which may in turn be repeated to fit."""
-    return x.expand(np.broadcast_shapes(x.shape, ints(shape)))
+    wanted = np.broadcast_shapes(x.shape, ints(shape))
+    if not 0 < math.prod(wanted) <= MOST_CONSTANTS * MOST_COPIES:
+        raise refused(f"shape {wanted}")
+    return x.expand(wanted)
 
 
 def tile(x: Tensor, repeats: Ints) -> Tensor:
@@ -634,6 +656,7 @@ def pad(
     numbers = ints(pads)
     if len(numbers) != 2 * len(over):
         raise refused(f"{len(numbers)} pads for {len(over)} axes")
+    _within(numbers, MOST_PIXELS if mode == "constant" else MOST_COPIES)
     sides = {axis: (numbers[i], numbers[len(over) + i]) for i, axis in enumerate(over)}
     pairs = [sides.get(axis, (0, 0)) for axis in range(x.ndim)]
     if mode == "constant":
@@ -642,8 +665,6 @@ def pad(
     known = {"reflect": "reflect", "edge": "replicate", "wrap": "circular"}
     if mode not in known or x.ndim != 4 or pairs[:2] != [(0, 0)] * 2:
         raise refused(f"mode={mode} of other axes than rows and columns")
-    if max(max(pair) for pair in pairs) > MOST_COPIES:
-        raise refused(f"pads {numbers}")
     (top, bottom), (left, right) = pairs[2:]
     return F.pad(x, (left, right, top, bottom), known[mode])  # type: ignore[arg-type]
 
@@ -702,6 +723,7 @@ def resize(
         raise refused("other axes than rows and columns")
     if min(extents.values()) < 1:
         raise refused("a result without pixels")
+    _within([extents[2], extents[3]])
     how = Axis(mode, coordinate_transformation_mode, nearest_mode, cubic_coeff_a,
                bool(exclude_outside), bool(antialias))  # fmt: skip
     found = [(x.shape[axis], extents[axis], factors[axis]) for axis in (2, 3)]
