@@ -14,7 +14,6 @@ import os
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
@@ -25,9 +24,26 @@ from ooctrain.engine.module import Module
 from ooctrain.errors import ConfigError
 from ooctrain.interop.onnx_file import imported_onnx
 from ooctrain.interop.onnx_resize import Axis, matrix_of
-from ooctrain.layers import arithmetic, batch_norm, combine, conv2d, conv_transpose, extremes
-from ooctrain.layers import function, instance_norm, layout, linear, losses, permute, pooling
-from ooctrain.layers import reduction, regions, relu, resampling, softmax
+from ooctrain.layers import (
+    arithmetic,
+    batch_norm,
+    combine,
+    conv2d,
+    conv_transpose,
+    extremes,
+    function,
+    instance_norm,
+    layout,
+    linear,
+    losses,
+    permute,
+    pooling,
+    reduction,
+    regions,
+    relu,
+    resampling,
+    softmax,
+)
 from ooctrain.layers.function import TANH_CUBE, TANH_SCALE
 from ooctrain.step.op import Op
 from ooctrain.step.trace import Call, Trace
@@ -251,7 +267,8 @@ class GraphWriter:
         if isinstance(what, Value):
             return what
         array = np.asarray(what)
-        array = array.astype(np.int64 if array.dtype.kind == "i" else np.float32)
+        whole = array.dtype.kind == "i" or (isinstance(what, list) and not what)  # a shape
+        array = array.astype(np.int64 if whole else np.float32)
         short = array.size <= 8
         name = (
             f"constant {array.dtype} {array.tolist()}"
@@ -260,6 +277,24 @@ class GraphWriter:
         )
         self._constants.setdefault(name, array)
         return Value(self, name, array.shape)
+
+    def extents(self, shape: Sequence[int], more: Sequence[int]) -> Value:
+        """A shape as numbers of the graph; what grows with the batch is a multiple of it.
+
+        Args:
+            more: the same shape for one sample more.
+        """
+        if tuple(shape) == tuple(more):
+            return self.value(np.array(shape, np.int64))
+        first = next(v for v in self._trace.variables if v.kind == "input")
+        batch = Value(self, first.name).op("Shape", start=0, end=1)
+        parts: list[Any] = []
+        for n, m in zip(shape, more, strict=True):
+            if n != m and n * (first.shape[0] + 1) != m * first.shape[0]:
+                raise _Refused("an extent is no multiple of the batch size")
+            each = n // first.shape[0]
+            parts.append(np.int64([n]) if n == m else batch if each == 1 else batch * np.int64([each]))
+        return self.value(parts[0]).op("Concat", *parts[1:], axis=0)
 
     def _new(self, name: str) -> str:
         found, count = name, 1
@@ -307,10 +342,13 @@ def _conv(call: Written, x: Value, w: Value, *bias: Value) -> Value:
 
 def _conv_transpose(call: Written, x: Value, w: Value, *bias: Value) -> Value:
     g, pads = call.op.geometry, _four(call.op.geometry.padding)
-    sizes = zip(call.shapes[0][2:], call.op.kernel, call.op.size, g.stride, g.dilation, range(2))
+    sizes = zip(
+        _known(call.shapes[0][2:], "the image"), call.op.kernel, call.op.size, g.stride,
+        g.dilation, pads[:2], pads[2:], strict=True,
+    )  # fmt: skip
     more = [
-        out - ((n - 1) * s + d * (k - 1) + 1 - pads[i] - pads[i + 2])  # type: ignore[operator]
-        for n, k, out, s, d, i in sizes
+        out - ((n - 1) * s + d * (k - 1) + 1 - before - behind)
+        for n, k, out, s, d, before, behind in sizes
     ]
     return x.op(
         "ConvTranspose", w, *bias, kernel_shape=call.op.kernel, strides=g.stride,
@@ -520,9 +558,7 @@ def _largest(call: Written, x: Value) -> Value:
 
 
 def _spread(call: Written, x: Value) -> Value:
-    """Repeated where the input has extent 1; elsewhere as it is."""
-    wanted = [1 if n == m else m for n, m in zip(call.shapes[0], call.out, strict=True)]
-    y = x.op("Expand", _known(wanted, "its shape"))
+    y = x.op("Expand", x.writer.extents(call.op.shape, call.other.shape))
     return y if call.op.factor == 1.0 else y * call.op.factor
 
 
@@ -581,7 +617,9 @@ def _embed(call: Written, x: Value) -> Value:
 
 
 def _constant(call: Written, writer: GraphWriter) -> Value:
-    return writer.value(np.full(_known(call.out, "its shape"), call.op.value, np.float32))
+    if None not in call.out:
+        return writer.value(np.full(call.op.shape, call.op.value, np.float32))
+    return writer.value(call.op.value).op("Expand", writer.extents(call.op.shape, call.other.shape))
 
 
 def _numbers(call: Written, writer: GraphWriter) -> Value:

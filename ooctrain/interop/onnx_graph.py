@@ -21,6 +21,7 @@ from typing import Any, NoReturn
 
 import numpy as np
 
+from ooctrain.engine.module import NOT_ATTRIBUTES
 from ooctrain.engine.parameter import Parameter
 from ooctrain.errors import OoctrainError
 from ooctrain.interop.graph import (
@@ -412,10 +413,11 @@ class _Unknown:
 
 
 def _place(name: str, others: Iterable[str]) -> tuple[str, str]:
-    """(path of a part, name there) of an initializer."""
-    if all(name.split(".")):
-        path, _, own = name.rpartition(".")
-        return path, own
+    """(path of a part, name there) of an initializer: its name at its dots, as far as that does."""
+    names = name.split(".")
+    if all(names):
+        names = [f"{each}_" if each in NOT_ATTRIBUTES else each for each in names]
+        return ".".join(names[:-1]), names[-1]
     own = name.replace(".", "_")
     while own in others:
         own += "_"

@@ -491,7 +491,9 @@ def negated(x: Tensor) -> Tensor:
 
 
 def cast(x: Tensor, *, to: int, saturate: int = 1, round_mode: str = "up") -> Tensor:
-    """To float32 (1), which all tensors are here."""
+    """To float32 (1), which all tensors are here, or to a condition (9), which is 1.0 or 0.0."""
+    if to == 9:
+        return x.ne(0.0)
     if to != 1:
         raise refused(f"tensors of another type than float32 (type {to})")
     return x

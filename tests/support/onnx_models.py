@@ -70,7 +70,7 @@ def small_network():
 def reference(graph, x):
     """All outputs, by onnx."""
     with np.errstate(all="ignore"):
-        return ReferenceEvaluator(graph).run(None, {"x": x})
+        return ReferenceEvaluator(graph).run(None, {graph.graph.input[0].name: x})
 
 
 def evaluated(net, x):
