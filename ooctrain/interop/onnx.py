@@ -10,6 +10,6 @@ how a file becomes a module; `onnx_ops.py`, the table of operators; `onnx_export
 """
 
 from ooctrain.interop.onnx_export import to_onnx
-from ooctrain.interop.onnx_graph import from_onnx, register
+from ooctrain.interop.onnx_graph import Images, from_onnx, images_of, register
 
-__all__ = ("from_onnx", "register", "to_onnx")
+__all__ = ("Images", "from_onnx", "images_of", "register", "to_onnx")

@@ -13,7 +13,7 @@ import math
 import os
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Any
 
@@ -53,6 +53,7 @@ from ooctrain.tracing import trace
 OPSET, IR_VERSION = 17, 8
 #: A file of protobuf holds at most 2 GiB.
 MOST_BYTES = (1 << 31) - (1 << 20)
+_LOWEST = float(np.finfo(np.float32).min)
 _FLOAT, _UINT8, _BOOL = 1, 2, 9  # ONNX's numbers of element types
 #: Extents of a shape; None: it depends on the batch.
 Open = tuple[int | None, ...]
@@ -293,7 +294,9 @@ class GraphWriter:
             if n != m and n * (first.shape[0] + 1) != m * first.shape[0]:
                 raise _Refused("an extent is no multiple of the batch size")
             each = n // first.shape[0]
-            parts.append(np.int64([n]) if n == m else batch if each == 1 else batch * np.int64([each]))
+            parts.append(
+                np.int64([n]) if n == m else batch if each == 1 else batch * np.int64([each])
+            )
         return self.value(parts[0]).op("Concat", *parts[1:], axis=0)
 
     def _new(self, name: str) -> str:
@@ -376,7 +379,13 @@ def _windows(geometry: pooling.PoolGeometry) -> dict[str, Any]:
 
 
 def _max_pool(call: Written, x: Value) -> Value:
+    """Where a border has uneven sides it is a Pad: onnx's own reference takes such sides of a
+    MaxPool in another order."""
     g = call.op.geometry
+    top, bottom, left, right = g.padding
+    if (top, left) != (bottom, right):
+        x = x.op("Pad", [0, 0, top, left, 0, 0, bottom, right], _LOWEST)
+        g = replace(g, padding=(0, 0, 0, 0))
     return x.op("MaxPool", **_windows(g), dilations=g.dilation)
 
 

@@ -17,7 +17,7 @@ from contextvars import ContextVar
 from dataclasses import replace
 from functools import cache, partial
 from types import MappingProxyType
-from typing import Any, NoReturn
+from typing import Any, NamedTuple, NoReturn
 
 import numpy as np
 
@@ -52,6 +52,20 @@ _EXAMPLE = 2  # the batch that shapes are looked at with, where any is taken
 
 def _missing(reason: str, *_args: Any, **_options: Any) -> NoReturn:
     raise refused(reason)
+
+
+class Images(NamedTuple):
+    """What a file takes; None: it leaves that open, or does not say.
+
+    Args:
+        pixels: whether there is a class for each pixel.
+    """
+
+    channels: int
+    height: int | None
+    width: int | None
+    classes: int | None
+    pixels: bool
 
 
 _NONE = Operator(_missing)  # what is known of an operator that is not here
@@ -94,11 +108,37 @@ def from_onnx(source: Any, example_shape: Sequence[int] | None = None) -> Import
     graph = _apart(read(source), {**OPERATORS, **_REGISTERED.get()})
     shapes = _shapes(graph, example_shape)
     model = _module(graph, shapes)
-    if all(shape[0] == 1 for shape in shapes.values()) and example_shape is None:
+    if all(shape[0] == 1 for shape in shapes.values()):
         opened = _module(graph, {name: (None, *s[1:]) for name, s in shapes.items()})
         model = opened if _batches_stay_apart(opened) else model
     _check(model, graph)
+    batch = next(iter(model.input_shapes.values()))[0]
+    if example_shape is not None and batch not in (None, example_shape[0]):
+        raise not_taken(
+            f"the batch size {batch} is a constant of the file, so {example_shape[0]} cannot be",
+            fix=f"a batch of {batch}, or an export with an open batch",
+        )
     return model
+
+
+def images_of(source: Any) -> Images:
+    """What a file says of the images that it takes, and of how many classes it tells apart.
+
+    Raises:
+        ConfigError: as `from_onnx`; or it does not take images.
+    """
+    graph = read(source)
+    first = next(iter(graph.inputs.values()))
+    channels = first[1] if len(first) == 4 else None
+    if len(graph.inputs) > 1 or not isinstance(channels, int):
+        raise not_taken(
+            f"the file takes {', '.join(map(_as_text, graph.inputs.values()))}, no images",
+            fix="a network of images (N, C, H, W)",
+        )
+    output = next(iter(graph.outputs.values())) or ()
+    classes = output[1] if len(output) in (2, 4) else None
+    height, width, classes = (n if isinstance(n, int) else None for n in (*first[2:], classes))
+    return Images(channels, height, width, classes, len(output) == 4)
 
 
 def _shapes(graph: OnnxGraph, example: Sequence[int] | None) -> dict[str, Extents]:
@@ -108,8 +148,8 @@ def _shapes(graph: OnnxGraph, example: Sequence[int] | None) -> dict[str, Extent
     if example is not None:
         given = tuple(example)
         fits = len(given) == len(first) and all(isinstance(n, int) and n > 0 for n in given)
-        pairs = zip(given, first, strict=False)
-        if not fits or any(isinstance(w, int) and w != n for n, w in list(pairs)):
+        pairs = list(zip(given, first, strict=False))[1:]  # the batch is looked at later
+        if not fits or any(isinstance(w, int) and w != n for n, w in pairs):
             raise not_taken(
                 f"the file's input has shape {_as_text(first)}, not {given}",
                 fix="an example_shape with the file's own numbers",
@@ -119,7 +159,7 @@ def _shapes(graph: OnnxGraph, example: Sequence[int] | None) -> dict[str, Extent
     for name, shape in graph.inputs.items():
         own = [n if isinstance(n, int) else sizes.get(n) for n in shape]
         if example is not None and shape is first:
-            own = list(example)
+            own[1:] = example[1:]
         if any(n is None for n in own[1:]):
             raise not_taken(
                 f"input {name!r} has shape {_as_text(shape)}: more than the batch is open",
@@ -361,7 +401,7 @@ class GraphReader:
             if name in self._graph.initializers:
                 return self._graph.initializers[name]
             return Ref(name) if name in self._sizes else _Unknown(place)
-        if place in kind.states and name not in self._registered:
+        if place in kind.states and name not in {*self._registered, *self._numbers}:
             return _Unknown(place, "is no initializer with an axis")
         if name in self._sizes:
             own = f"{name} as a tensor"

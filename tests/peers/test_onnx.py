@@ -220,14 +220,81 @@ def test_an_operator_of_ones_own_is_registered():
     same(evaluated(net, x), reference(graph, x))
 
 
+def test_sizes_are_divided_towards_0():
+    weights = {"a": np.int64([-7]), "two": np.int64([2]), "big": np.int64([24])}
+    nodes = [node("Div", "a two", "h"), node("Neg", "h", "p"), node("Div", "big p", "q"),
+             node("Concat", "p q", "to", axis=0), node("Reshape", "x to")]  # fmt: skip
+    graph = model(nodes, weights, shape=(1, 3, 8, 1))  # -7 / 2 is -3, and 24 / 3 is 8
+    assert evaluated(oc.from_onnx(graph), random(1, 3, 8, 1))[0].shape == (3, 8)
+
+
+#: Padding that is never a maximum. In onnx 1.23 the reference of MaxPool takes SAME_LOWER for
+#: SAME_UPPER, and `pads` [1, 1, 0, 0] for two rows above and below; onnxruntime does not.
+LOW = np.float32(-1e9)
+W = random(4, 3, 3, 3)
+#: {what: (node, weights beside x (N, 3, 7, 6), the same in plain nodes; None: the same)}
+NODES = {
+    "same lower": (node("Conv", "x w", auto_pad="SAME_LOWER", strides=[2, 2]), {"w": W}, None),
+    "pool, same lower": (
+        node("MaxPool", "x", auto_pad="SAME_LOWER", kernel_shape=[2, 2]),
+        {"p": np.int64([0, 0, 1, 1, 0, 0, 0, 0]), "low": LOW},
+        (node("Pad", "x p low", "a"), node("MaxPool", "a", kernel_shape=[2, 2])),
+    ),
+    "mean, same lower": (
+        node("AveragePool", "x", auto_pad="SAME_LOWER", kernel_shape=[2, 2]), {},
+        (node("AveragePool", "x", pads=[1, 1, 0, 0], kernel_shape=[2, 2]),),
+    ),
+    "pads": (node("Conv", "x w", pads=[0, 1, 2, 0]), {"w": W}, None),
+    "pad": (node("Pad", "x p"), {"p": np.int64([0, 0, 1, 0, 0, 0, 2, 3])}, None),
+    "gemm": (node("Gemm", "x w", transB=1, alpha=0.5), {"w": random(4, 6)}, None),
+    "reshape": (node("Reshape", "x to"), {"to": np.int64([0, 0, -1])}, None),
+    "nearest": (node("Resize", ["x", "", "by"]), {"by": np.float32([1, 1, 0.6, 1.5])}, None),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", NODES)
+def test_a_node_has_its_value(name):
+    own, weights, plain = NODES[name]
+    shape = (3, 6) if name == "gemm" else (3, 3, 7, 6)
+    graphs_of = [model(n, weights, shape=("N", *shape[1:])) for n in ((own,), plain or (own,))]
+    x = random(*shape)
+    same(evaluated(oc.from_onnx(graphs_of[0]), x), reference(graphs_of[1], x))
+
+
+# The command
+
+
+def test_commands_take_a_file(tmp_path, capsys):
+    from ooctrain.cli import main
+
+    path = tmp_path / "net.onnx"
+    path.write_bytes(small.bytes_of(small.small_network()))
+    for command in (["plan", str(path)], ["simulate", "--onnx", str(path)]):
+        assert main([*command, "--batch", "16", "--budget", "100%"]) == 0
+    assert "16 x 3 x 8 x 8" in capsys.readouterr().out
+    many = tmp_path / "lenet.onnx"
+    oc.to_onnx(oc.models.build("lenet", 10), (1, 3, 32, 32), many)
+    train = ["train", "--onnx", str(many), "--data", "digits", "--batch", "16", "--steps", "2"]
+    assert main([*train, "--budget", "60%", "--verify"]) == 0
+    capsys.readouterr()
+    other = tmp_path / "net.bin"
+    other.write_bytes(path.read_bytes())
+    for wrong in (
+        ["--onnx", str(other)], [str(path), "--onnx", str(path)], [str(path), "--classes", "3"],
+        [str(tmp_path / "none.onnx")], ["--onnx", str(path), "--data", "digits"],
+    ):  # fmt: skip
+        assert main(["plan", *wrong]) not in (0, None)
+        assert "OOC-" in capsys.readouterr().err
+
+
 # Random graphs
 
 
 class Chain:
     """A graph that grows node by node, with shapes that onnx infers.
 
-    Beside it grows the same graph with numbers in place of `auto_pad`, whose values are expected:
-    in onnx 1.23 the reference of MaxPool takes SAME_LOWER for SAME_UPPER.
+    Beside it grows the same graph in plain nodes, whose values are expected: with numbers in place
+    of `auto_pad`, and with a Pad before a MaxPool (see `LOW`).
     """
 
     def __init__(self, draw, channels, size):
@@ -253,17 +320,19 @@ class Chain:
         nodes = self.nodes if nodes is None else nodes
         return model(nodes, self.weights, shape=("N", *self.input[1:]), outputs=nodes[-1].output)
 
-    def add(self, operator, *others, expected=None, **attributes):
+    def add(self, operator, *others, expected=None, before=(), **attributes):
         """One more node, of which every extent stays positive.
 
         Args:
             expected: its attributes in the plain graph; None: the same.
+            before: nodes of the plain graph before it, which reads the last of them.
         """
         out, inputs = f"v{len(self.nodes)}", [self.last, *others]
         made = node(operator, inputs, [out], **attributes)
-        plain = node(operator, inputs, [out], **(attributes if expected is None else expected))
+        read = [before[-1].output[0], *others] if before else inputs
+        plain = node(operator, read, [out], **(attributes if expected is None else expected))
         try:
-            graph = self.graph([*self.plain, plain])
+            graph = self.graph([*self.plain, *before, plain])
             inferred = small.onnx.shape_inference.infer_shapes(graph, strict_mode=True)
         except Exception:  # windows that do not fit
             assume(False)
@@ -271,7 +340,7 @@ class Chain:
         shape = (2, *(d.dim_value for d in dims[1:]))
         assume(min(shape) > 0 and np.prod(shape) < 2000)
         self.nodes.append(made)
-        self.plain.append(plain)
+        self.plain += [*before, plain]
         self.values.setdefault(shape, []).append(out)
         self.last, self.shape = out, shape
 
@@ -282,7 +351,9 @@ class Chain:
         way = self.pick("NOTSET", "SAME_UPPER", "SAME_LOWER", "VALID")
         strides = [self.pick(*range(1, min(k, 2) + 1)) for k in kernel]
         plain = {"strides": strides, "kernel_shape": kernel, "dilations": list(dilations)}
-        assume(all(d * (k - 1) < n for d, k, n in zip(dilations, kernel, self.shape[2:], strict=True)))
+        assume(
+            all(d * (k - 1) < n for d, k, n in zip(dilations, kernel, self.shape[2:], strict=True))
+        )
         if way == "NOTSET":
             pads = [self.pick(*range(min(k, 2))) for k in (*kernel, *kernel)]
             return {**plain, "pads": pads}, {**plain, "pads": pads}
@@ -307,7 +378,10 @@ class Chain:
     def pool(self):
         own, plain = self.windows([self.pick(2, 3), self.pick(2, 3)])
         if self.pick(True, False):
-            self.add("MaxPool", expected=plain, **own)
+            (top, left, bottom, right), low = plain.pop("pads"), self.number(LOW)
+            sides = self.number(np.int64([0, 0, top, left, 0, 0, bottom, right]))
+            padded = node("Pad", [self.last, sides, low], [f"v{len(self.nodes)} padded"])
+            self.add("MaxPool", expected=plain, before=[padded], **own)
             return
         counts = {"count_include_pad": self.pick(0, 1)}
         own, plain = ({k: v for k, v in each.items() if k != "dilations"} for each in (own, plain))
@@ -428,9 +502,11 @@ def deep():
     weights, nodes, last = {"stem": random(8, 3, 3, 3, scale=0.3)}, [], "s"
     nodes.append(node("Conv", "x stem", "s", pads=[1, 1, 1, 1]))
     for i in range(5):
-        weights |= {f"b{i}.w": random(8, 8, 3, 3, seed=i, scale=0.1),
-                    f"b{i}.g": random(8, seed=i) + 1, f"b{i}.b": random(8, seed=i + 9),
-                    f"b{i}.m": random(8, seed=i + 20), f"b{i}.v": np.ones(8, np.float32) + i}  # fmt: skip
+        weights |= {
+            f"b{i}.w": random(8, 8, 3, 3, seed=i, scale=0.1), f"b{i}.g": random(8, seed=i) + 1,
+            f"b{i}.b": random(8, seed=i + 9), f"b{i}.m": random(8, seed=i + 20),
+            f"b{i}.v": np.ones(8, np.float32) + i,
+        }  # fmt: skip
         nodes += [
             node("Conv", f"{last} b{i}.w", f"c{i}", auto_pad="SAME_LOWER"),
             node("BatchNormalization", f"c{i} b{i}.g b{i}.b b{i}.m b{i}.v", f"n{i}"),
@@ -553,6 +629,7 @@ FUNCTIONS = {
     "resized": lambda x: F.interpolate(x, (5, 7)) + F.interpolate(x, (5, 7), mode="bilinear"),
     "corners": lambda x: F.interpolate(x, (5, 17), mode="bilinear", align_corners=True),
     "norms": lambda x: F.group_norm(x, 2, _w(4), _w(4)) + F.layer_norm(x, (8, 10)),
+    "batch norm": lambda x: F.batch_norm(x, _w(4), _w(4).abs() + 0.1, _w(4), _w(4), eps=0.1),
     "instance norm": lambda x: F.instance_norm(x, weight=_w(4), bias=_w(4)),
     "pads": lambda x: F.pad(F.pad(x, (1, 2, 0, 1)), (1, 0, 2, 1), "reflect") + 1.0,
     "more pads": lambda x: F.pad(x, (1, 2, 0, 1), value=0.5) + F.pad(x, (3, 0, 1, 0), "replicate"),
@@ -636,7 +713,11 @@ def test_a_network_of_pytorch_is_written_with_its_values(tmp_path):
     import torch
 
     net = torchvision().models.resnet18(num_classes=10).eval()
-    model_of_it, path, x = oc.from_torch(net, (2, 3, 64, 64)), tmp_path / "n.onnx", random(3, 3, 64, 64)
+    model_of_it, path, x = (
+        oc.from_torch(net, (2, 3, 64, 64)),
+        tmp_path / "n.onnx",
+        random(3, 3, 64, 64),
+    )
     oc.to_onnx(model_of_it, (2, 3, 64, 64), path)
     with torch.no_grad():
         expected = [net(torch.from_numpy(x)).numpy()]
