@@ -379,11 +379,11 @@ def _windows(geometry: pooling.PoolGeometry) -> dict[str, Any]:
 
 
 def _max_pool(call: Written, x: Value) -> Value:
-    """Where a border has uneven sides it is a Pad: onnx's own reference takes such sides of a
+    """A border whose sides are not all equal is a Pad: onnx's own reference takes such sides of a
     MaxPool in another order."""
     g = call.op.geometry
     top, bottom, left, right = g.padding
-    if (top, left) != (bottom, right):
+    if len(set(g.padding)) > 1:
         x = x.op("Pad", [0, 0, top, left, 0, 0, bottom, right], _LOWEST)
         g = replace(g, padding=(0, 0, 0, 0))
     return x.op("MaxPool", **_windows(g), dilations=g.dilation)

@@ -47,6 +47,8 @@ _OWN = "oc.interop.onnx.register('{}', function), where an oc.Op may do the work
 _CONSTANT = "_constant_"
 #: Arguments of a function that are no attributes.
 _OURS = frozenset(("training", "opset", "outputs"))
+#: Names of a step's own values.
+_OF_A_STEP = frozenset(("input", "target"))
 _EXAMPLE = 2  # the batch that shapes are looked at with, where any is taken
 
 
@@ -456,7 +458,7 @@ def _place(name: str, others: Iterable[str]) -> tuple[str, str]:
     """(path of a part, name there) of an initializer: its name at its dots, as far as that does."""
     names = name.split(".")
     if all(names):
-        names = [f"{each}_" if each in NOT_ATTRIBUTES else each for each in names]
+        names = [f"{each}_" if each in NOT_ATTRIBUTES | _OF_A_STEP else each for each in names]
         return ".".join(names[:-1]), names[-1]
     own = name.replace(".", "_")
     while own in others:

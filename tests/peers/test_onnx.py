@@ -72,16 +72,48 @@ def test_a_node_without_weights_is_named_by_its_scopes(name, path):
     assert [part for part, _ in net.named_modules()][-1] == path
 
 
-@pytest.mark.parametrize("name", ["w", "a.b.w", "a/b:0", ".w", "a..w", "training", "training.w"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "w",
+        "a.b.w",
+        "a/b:0",
+        ".w",
+        "a..w",
+        "training",
+        "training.w",
+        "input",
+        "target",
+        "w.grad",
+        "out",
+    ],
+)
 def test_any_name_of_a_weight_will_do(name):
     net = oc.from_onnx(model([node("Conv", ["x", name])], {name: random(2, 3, 3, 3)}))
     (own,) = net.state_dict()
     assert own == {".w": "_w", "a..w": "a__w", "training": "training_",
-                   "training.w": "training_.w"}.get(name, name)  # fmt: skip
+                   "training.w": "training_.w", "input": "input_",
+                   "target": "target_"}.get(name, name)  # fmt: skip
     twin = pickle.loads(pickle.dumps(copy.deepcopy(net)))
     twin.load_state_dict({own: np.zeros((2, 3, 3, 3))})
     assert not evaluated(twin, random(1, 3, 8, 8))[0].any()
     assert evaluated(net, random(1, 3, 8, 8))[0].any()
+
+
+def test_a_weight_may_be_called_as_the_result_of_a_call():
+    """A buffer "norm.mean" beside the mean that a call of norm computes."""
+    names = ["norm.weight", "norm.out", "norm.mean", "norm.inv_std"]
+    weights = {name: random(3, seed=i) for i, name in enumerate(names)}
+    weights["norm.inv_std"] = np.abs(weights["norm.inv_std"]) + 1
+    net = oc.from_onnx(model([node("BatchNormalization", ["x", *names])], weights))
+    x = random(4, 3, 8, 8)
+    expected = evaluated(net, x)
+    optimizer = oc.optim.SGD(net.parameters(), lr=0.1)
+    with oc.Trainer(net.train(), "mse", optimizer, budget="60%") as trainer:
+        np.testing.assert_array_equal(trainer.predict(x), expected[0])
+        trainer.step(x, random(4, 3, 8, 8, seed=2))
+    for name in names:
+        assert not np.array_equal(net.state_dict()[name], weights[name])
 
 
 def test_any_batch_where_the_file_leaves_it_open_and_no_other_size():

@@ -114,7 +114,7 @@ BUGS: dict[str, tuple[Any, str, str, str, Callable[[Any], Any]]] = {
         _elsewhere("link.bin"),
     ),
     "a cycle": (
-        FILE, "_in_order", "if name and name not in there:", "if name and name not in there | later:",
+        FILE, "_in_order", "name and name not in there:", "name and name not in there | later:",
         _refused("a cycle"),
     ),
     "any opset": (
