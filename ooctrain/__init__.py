@@ -60,6 +60,7 @@ _NAMES = {
         "zeros",
         "zeros_like",
     ),
+    "interop.onnx": ("from_onnx", "to_onnx"),
     "interop.torch": ("from_torch", "to_torch"),
     "functional": (
         "bmm",
@@ -179,6 +180,8 @@ if TYPE_CHECKING:  # "x as x" is how a type checker knows that a name is public
     from ooctrain.functional import stack as stack
     from ooctrain.functional import tanh as tanh
     from ooctrain.functional import where as where
+    from ooctrain.interop.onnx import from_onnx as from_onnx
+    from ooctrain.interop.onnx import to_onnx as to_onnx
     from ooctrain.interop.torch import from_torch as from_torch
     from ooctrain.interop.torch import to_torch as to_torch
     from ooctrain.report import pictures as pictures

@@ -373,23 +373,37 @@ torch_option = click.option(
     "--torch", "of_torch", metavar="FILE.py:FUNCTION",
     help="Instead of MODEL: a function that returns a PyTorch network.",
 )  # fmt: skip
+onnx_option = click.option(
+    "--onnx", "of_onnx", metavar="FILE.onnx", type=UserPath(),
+    help="Instead of MODEL: an ONNX file.",
+)  # fmt: skip
 
 
 def workload_options(command: Command) -> Command:
-    """Adds MODEL, --torch and the options of `Workload`, which the command gets as `workload`."""
+    """Adds MODEL, --torch, --onnx and the options of `Workload`, which the command gets as
+    `workload`.
+    """
     gather = gathered(command, "workload", Workload, WORKLOAD_OPTIONS)
 
     @wraps(command)
-    def named(model: str | None, of_torch: str | None, **values: Any) -> Any:
-        if model is not None and of_torch is not None:
-            raise click.UsageError("give MODEL or --torch, not both: each is a network")
-        if model is None and of_torch is None:
+    def named(model: str | None, of_torch: str | None, of_onnx: str | None, **values: Any) -> Any:
+        given = [name for name in (model, of_torch, of_onnx) if name is not None]
+        if len(given) > 1:
+            raise click.UsageError("give one of MODEL, --torch and --onnx: each is a network")
+        if not given:
             context = click.get_current_context()
             (param,) = (p for p in context.command.params if p.name == "model")
             raise click.MissingParameter(ctx=context, param=param)
-        return gather(model=model or of_torch, **values)
+        return gather(model=onnx_name(str(of_onnx)) if of_onnx is not None else given[0], **values)
 
-    return optional_model_argument(torch_option(named))  # type: ignore[return-value]
+    return optional_model_argument(torch_option(onnx_option(named)))  # type: ignore[return-value]
+
+
+def onnx_name(path: str) -> str:
+    """A file as MODEL names it. Raises UsageError: by its name it is another kind of file."""
+    if not path.lower().endswith(".onnx"):
+        raise click.UsageError(f"--onnx {path}: an ONNX file is called something.onnx")
+    return path
 
 
 def memory_options(command: Command) -> Command:

@@ -17,7 +17,8 @@ from ooctrain.devices.spill import Spill, look_at
 from ooctrain.engine.autograd import manual_seed
 from ooctrain.engine.module import Module
 from ooctrain.errors import ConfigError
-from ooctrain.models import MODELS, build, expect_classes, is_own, recipe_of, stem_for
+from ooctrain.models import MODELS, Recipe, build, expect_classes, is_own, recipe_of, stem_for
+from ooctrain.models.own import is_onnx
 from ooctrain.split.model import SplitModel
 from ooctrain.step.machine import Machine
 from ooctrain.step.presets import (
@@ -190,7 +191,7 @@ def is_cpu(chosen: Machine) -> bool:
 
 def _usual_shape(workload: Workload) -> Shape:
     """What the network is usually trained on; --image-size is the height, the aspect is kept."""
-    recipe = recipe_of(workload.model)
+    recipe = _recipe(workload.model)
     height = workload.image_size or recipe.height
     width = height * recipe.width // recipe.height
     small = recipe.target == "class" and stem_for(height, width) == "cifar"
@@ -198,15 +199,38 @@ def _usual_shape(workload: Workload) -> Shape:
     return Shape(recipe.channels, height, width, classes, recipe.target)
 
 
+def _recipe(name: str) -> Recipe:
+    """A network and what it is usually trained on; an ONNX file says that itself."""
+    if not is_onnx(name):
+        return recipe_of(name)
+    # Not at the top: only such a file needs it.
+    from ooctrain.interop.onnx import images_of
+
+    images, any_file = images_of(name), Recipe(build)
+    return replace(
+        any_file, channels=images.channels, height=images.height or any_file.height,
+        width=images.width or images.height or any_file.width,
+        classes=images.classes or any_file.classes, own=frozenset(("classes", "channels")),
+        target="pixels" if images.pixels else "class",
+    )  # fmt: skip
+
+
 def _check_target(workload: Workload, shape: Shape) -> None:
     """Raises ConfigError where a network is to learn what the data does not have."""
-    wanted = MODELS[workload.model].target if workload.model in MODELS else shape.target
+    known = workload.model in MODELS or is_onnx(workload.model)
+    recipe = _recipe(workload.model) if known else None
+    wanted = shape.target if recipe is None else recipe.target
     if wanted != shape.target:
         words = {"class": "a class for each image", "pixels": "a class for each pixel",
                  "image": "another image for each image"}  # fmt: skip
         raise ConfigError(
             f"{workload.model} learns {words[wanted]}, but {workload.data} has "
             f"{words[shape.target]}", code="OOC-111", fix=f"--data {USUAL_DATA[wanted]}",
+        )  # fmt: skip
+    if recipe is not None and is_onnx(workload.model) and recipe.classes < shape.classes:
+        raise ConfigError(
+            f"{workload.model} has {recipe.classes} classes, but {workload.data} has "
+            f"{shape.classes}", code="OOC-111", fix="the data that it was made for",
         )  # fmt: skip
 
 
@@ -217,6 +241,11 @@ def _with_classes(workload: Workload, shape: Shape) -> Shape:
     wanted = workload.classes
     if wanted is None:
         return shape
+    if is_onnx(workload.model):
+        raise ConfigError(
+            f"--classes {wanted}, but {workload.model} has its own", code="OOC-106",
+            fix="leave --classes out",
+        )  # fmt: skip
     expect_classes(workload.model, wanted, shape.target)
     if workload.data is not None and wanted < shape.classes:
         raise ConfigError(
@@ -228,6 +257,8 @@ def _with_classes(workload: Workload, shape: Shape) -> Shape:
 
 def classes_rows(task: Task, workload: Workload) -> list[tuple[str, str]]:
     """That a function of one's own was given another number of classes than its default."""
+    if is_onnx(workload.model):
+        return []
     recipe = recipe_of(workload.model)
     if "classes" not in recipe.own or recipe.classes == task.shape.classes:
         return []
@@ -256,11 +287,12 @@ def _augmented(shape: Shape, augmentation: Augmentation) -> Shape:
 def usual_data(workload: Workload) -> str:
     """The data set that a network is trained on where none is named."""
     model = workload.model
-    return USUAL_DATA[MODELS[model].target if model in MODELS else "class"]
+    known = model in MODELS or is_onnx(model)
+    return USUAL_DATA[_recipe(model).target if known else "class"]
 
 
 def _make_model(workload: Workload, shape: Shape) -> Module:
-    """A network by name, or of a file, which may make one of PyTorch."""
+    """A network by name, of a function in a file, which may make one of PyTorch, or of ONNX."""
     manual_seed(workload.seed)
     stem = stem_for(shape.height, shape.width)
     if is_own(workload.model):
@@ -270,6 +302,12 @@ def _make_model(workload: Workload, shape: Shape) -> Module:
         example = workload.batch, shape.channels, shape.height, shape.width
         options = {"num_classes": shape.classes, "stem": stem, "in_channels": shape.channels}
         model = imported(workload.model, options, example, workload.seed)
+    elif is_onnx(workload.model):
+        # Not at the top, likewise.
+        from ooctrain.interop.onnx import from_onnx
+
+        example = workload.batch, shape.channels, shape.height, shape.width
+        model = from_onnx(workload.model, example)
     else:
         model = build(workload.model, shape.classes, stem, shape.channels)
     return split_by_words(model, workload.split, workload.seed)

@@ -38,8 +38,10 @@ class TraceRunner:
     builder: TraceBuilder = field(default_factory=TraceBuilder)
     #: the variable that a parameter or state stands for at this point of the step
     bound: dict[Tensor, int] = field(default_factory=dict)
+    taken: frozenset[str] = field(init=False)
 
     def __post_init__(self) -> None:
+        self.taken = frozenset(self.names.values())
         self.builder.threads, self.builder.device = self.threads, self.device
 
     def variable(self, tensor: Tensor) -> int:
@@ -70,9 +72,9 @@ class TraceRunner:
         """Notes a call and its outputs; returns its id."""
         in_ids = tuple(self.variable(tensor) for tensor in ins)
         for tensor in outs:
-            tensor.variable = self.builder.variable(
-                tensor.name, tensor.shape, tensor.dtype, tensor.kind
-            )
+            # What persists keeps its name: values find it by that.
+            name = f"{tensor.name}#2" if tensor.name in self.taken else tensor.name
+            tensor.variable = self.builder.variable(name, tensor.shape, tensor.dtype, tensor.kind)
             tensor.name = self.builder.variables[tensor.variable].name
         out_ids = tuple(tensor.variable for tensor in outs)
         workspace = TABLES[self.device].workspace_bytes(

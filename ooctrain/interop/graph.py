@@ -9,8 +9,10 @@ and reports have the names of the user's own code. Read next: `importing.py`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from types import MappingProxyType
 from typing import Any, NamedTuple, NoReturn
 
 from ooctrain.engine.autograd import no_grad
@@ -154,6 +156,11 @@ class ImportedModule(ImportedPart):
         # A trainer looks into functions that it finds here: they may be the user's own.
         self._own_functions = tuple({call.function for p in self._programs for call in p.calls})
 
+    @property
+    def input_shapes(self) -> Mapping[str, Extents]:
+        """{name: shape} of what it takes; None: the batch, where it may have any size."""
+        return MappingProxyType(self._programs[self.training].inputs)
+
     def forward(self, *inputs: Tensor) -> Any:
         """What the network computes for a batch of any size.
 
@@ -225,9 +232,15 @@ class ImportedModule(ImportedPart):
         found = self._recorded(self._programs[self.training], batch)
         return {call.name: made.name for call, made in found if isinstance(made, Tensor)}
 
+    def shapes(self, batch: int) -> dict[str, tuple[int, ...]]:
+        """{name of a call: shape of its result} for a batch, in the mode that it is in."""
+        found = self._recorded(self._programs[self.training], batch)
+        return {call.name: made.shape for call, made in found if isinstance(made, Tensor)}
+
     def _recorded(self, program: CallList, batch: int) -> Iterator[tuple[GraphCall, Any]]:
         """Each call with its result in a trace, or with the exception that it raised. After one the
-        walk goes on with a tensor of the shape that the result should have."""
+        walk goes on with a tensor of the shape that the result should have; where that is not
+        known, without the calls that depend on it."""
         runner = TraceRunner(1, {t: name for name, t in named_tensors(self, None).items()})
         parts = dict(self.named_modules())
         with use_tape(Tape(runner)), no_grad(), inside(self):
@@ -235,9 +248,12 @@ class ImportedModule(ImportedPart):
                 runner.input(name, Spec(tuple(batch if n is None else n for n in shape)))
                 for name, shape in program.inputs.items()
             ]
-            values = self._values(program, inputs)
+            values, lost = self._values(program, inputs), set[str]()
             for call in program.calls:
                 made: Any
+                if not lost.isdisjoint(references((call.args, dict(call.options)))):
+                    lost.add(call.name)
+                    continue
                 try:
                     made = call.result(values, parts[call.path])
                     shape = getattr(made, "shape", ())  # a tensor of one number may be one here
@@ -249,11 +265,32 @@ class ImportedModule(ImportedPart):
                 except Exception as error:  # also what the arguments of an operation lead to
                     yield call, error
                     if call.shape is None:
-                        return
+                        lost.add(call.name)
+                        continue
                     made = runner.input(f"{call.name}?", Spec(call.shape))
                 else:
                     yield call, made
                 values[call.name] = made
+
+
+def refuse(problems: Iterable[Problem], fix: str) -> NoReturn:
+    """Raises ConfigError: all operations that are not here, with counts and first places.
+
+    Args:
+        fix: what mends it, with "{}" for the name of the most frequent one.
+    """
+    listed = list(problems)
+    counts = Counter((call.operation, why) for call, why in listed)
+    first = {(call.operation, why): call for call, why in reversed(listed)}
+    lines = [
+        f"{name} x {count}, first in {first[name, why].path or 'its own forward'} ({why})"
+        for (name, why), count in counts.most_common()
+    ]
+    name = counts.most_common(1)[0][0][0]
+    raise ConfigError(
+        f"{len({name for name, _ in counts})} operations of this network cannot be done here",
+        code="OOC-190", numbers="; ".join(lines), fix=fix.format(name),
+    )  # fmt: skip
 
 
 def _value(leaf: Any, values: Mapping[str, Any]) -> Any:

@@ -12,13 +12,12 @@ from __future__ import annotations
 import logging
 import sys
 import warnings
-from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from itertools import chain
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any
 
 from ooctrain.engine.module import Module
 from ooctrain.engine.parameter import Parameter
@@ -26,7 +25,7 @@ from ooctrain.errors import ConfigError
 from ooctrain.interop.aten import ATEN
 from ooctrain.interop.definitions import write_out
 from ooctrain.interop.exported import ListReader
-from ooctrain.interop.graph import ImportedModule, ImportedPart, Problem
+from ooctrain.interop.graph import ImportedModule, ImportedPart, refuse
 from ooctrain.models.own import as_model, own_network
 
 if TYPE_CHECKING:
@@ -38,6 +37,7 @@ _REGISTERED: ContextVar[Mapping[str, Function]] = ContextVar(
 )
 _MODES = False, True  # evaluation, training
 _TYPES = {"float32", "int64"}
+_OWN = "oc.interop.torch.register('aten.{}', function), where an oc.Op may do the work"
 
 
 def register(operation: str, function: Function) -> None:
@@ -81,7 +81,7 @@ def from_torch(net: torch.nn.Module, example_shape: Sequence[int]) -> ImportedMo
     ]
     model.set_programs(*read)
     if problems := model.problems(shape[0]):
-        _refuse(problems)
+        refuse(problems, _OWN)
     return model
 
 
@@ -278,19 +278,3 @@ def _tree(net: torch.nn.Module) -> tuple[ImportedModule, dict[str, str]]:
             if child is not None:
                 part.add_module(name, parts.setdefault(child, ImportedPart(type(child).__name__)))
     return root, paths
-
-
-def _refuse(problems: Iterable[Problem]) -> NoReturn:
-    """Raises ConfigError: all operations that are not here, with counts and first places."""
-    counts = Counter((call.operation, why) for call, why in problems)
-    first = {(call.operation, why): call for call, why in reversed(list(problems))}
-    lines = [
-        f"{name} x {count}, first in {first[name, why].path or 'its own forward'} ({why})"
-        for (name, why), count in counts.most_common()
-    ]
-    name = counts.most_common(1)[0][0][0]
-    raise ConfigError(
-        f"{len({name for name, _ in counts})} operations of this network cannot be done here",
-        code="OOC-190", numbers="; ".join(lines),
-        fix=f"oc.interop.torch.register('aten.{name}', function), where an oc.Op may do the work",
-    )  # fmt: skip

@@ -23,7 +23,7 @@ from ooctrain.plugins import load_from_file
 #: Files of other frameworks: {ending: (what the file is, what is not read)}.
 FOREIGN: Mapping[str, tuple[str, str]] = MappingProxyType(
     {
-        ".onnx": ("an ONNX graph", "ONNX graphs"),
+        ".onnx": ("an ONNX graph", "ONNX graphs by name"),
         ".pt": ("a PyTorch file", "pickled files"),
         ".pth": ("a PyTorch file", "pickled files"),
         ".ckpt": ("a checkpoint", "a network from a checkpoint"),
@@ -41,11 +41,21 @@ def is_own(name: str) -> bool:
     return ".py:" in name
 
 
+def is_onnx(name: str) -> bool:
+    """Whether a name is that of an ONNX file, which commands take as a network."""
+    return PurePath(name).suffix.lower() == ".onnx"
+
+
 def refuse_foreign(name: str) -> None:
     """Raises ConfigError: the name is that of a file which another framework has written."""
     found = FOREIGN.get(PurePath(name).suffix.lower())
     if found is not None:
         kind, unread = found
+        if is_onnx(name):
+            raise ConfigError(
+                f"{name!r} is an ONNX graph, which is not built by name", code="OOC-106",
+                fix=f"oc.from_onnx({name!r}), or ooctrain plan|simulate|train {name}",
+            )  # fmt: skip
         raise ConfigError(
             f"{name!r} is {kind}, and ooctrain does not read {unread}", code="OOC-106",
             fix="write the network in Python and name it file.py:function (docs/howto/network.md); "

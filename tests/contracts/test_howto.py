@@ -26,6 +26,8 @@ def test_a_page_runs_from_top_to_bottom(name, tmp_path, monkeypatch):
     page = ROOT / "docs" / "howto" / f"{name}.md"
     if "import torch\n" in page.read_text(encoding="utf-8"):
         pytest.importorskip("torch", reason="torch is not installed")
+    if "import onnx\n" in page.read_text(encoding="utf-8"):
+        pytest.importorskip("onnx", reason="onnx is not installed")
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(str(tmp_path))
     names: dict[str, object] = {"__name__": name}

@@ -152,7 +152,7 @@ def test_trained_within_a_quarter_and_taken_back(network):
         assert np.abs(one.numpy() - right.numpy()).max() <= max(1e-4 * scale, 2 * rounding)
 
 
-def test_the_lines_in_the_readme_run():
+def test_the_lines_of_the_quick_start_run():
     """With images of a batch, under its names."""
     try:
         names = {"torchvision": torchvision(), "oc": oc}

@@ -346,9 +346,6 @@ def test_unknown_names():
 @pytest.mark.parametrize(
     ("name", "kind"),
     [
-        ("model.onnx", "ONNX graphs"),
-        ("Model.ONNX", "ONNX graphs"),
-        ("runs/model.onnx", "ONNX graphs"),
         ("model.pt", "pickled files"),
         ("resnet50-0676ba61.pth", "pickled files"),
         ("weights.safetensors", "a network from weights alone"),
@@ -360,6 +357,14 @@ def test_a_file_of_another_framework_is_told_how_its_network_comes_here(name, ki
     assert caught.value.code == "OOC-106"
     for way in ("file.py:function", "load_state_dict", "docs/howto/network.md"):
         assert way in caught.value.fix
+
+
+@pytest.mark.parametrize("name", ["model.onnx", "Model.ONNX", "runs/model.onnx"])
+def test_an_onnx_file_is_not_built_by_name(name):
+    with pytest.raises(ConfigError) as caught:
+        models.build(name)
+    assert caught.value.code == "OOC-106"
+    assert "from_onnx" in caught.value.fix
 
 
 def test_images_with_a_side_of_more_than_64_pixels_are_no_small_ones():
