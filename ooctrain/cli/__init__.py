@@ -12,13 +12,14 @@ import gc
 import sys
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from importlib import import_module
 from types import MappingProxyType
 
 import click
 
 from ooctrain.cli.output_streams import give_up_output, open_closed_streams, say, show_traceback
+from ooctrain.cli.silence import never_silent
 from ooctrain.cli.usage import check_values_follow, usage_error
 from ooctrain.errors import (
     ConfigError,
@@ -139,7 +140,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         sys.excepthook = show_traceback
     numbers = NumbersFile(given)
     try:
-        status, message = _run(given), None
+        with never_silent() if arguments is None and "--step" not in given else nullcontext():
+            status, message = _run(given), None
     except click.exceptions.NoArgsIsHelpError as error:
         error.show()
         status, message = USAGE, "no command was given"

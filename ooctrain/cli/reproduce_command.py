@@ -14,6 +14,7 @@ from types import MappingProxyType
 
 import click
 
+from ooctrain.activity import doing
 from ooctrain.cli.options import (
     ALLOCATORS_TEXT,
     Command,
@@ -115,7 +116,8 @@ def reproduce(experiment_name: str, asked: Asked, json_path: str | None) -> None
     console = make_console()
     wanted = asked.wanted(experiment_name)
     started = time.perf_counter()
-    found = EXPERIMENTS[experiment_name](wanted, console)
+    with doing(f"computing {experiment_name}"):
+        found = EXPERIMENTS[experiment_name](wanted, console)
     seconds = time.perf_counter() - started
     if json_path:
         content = {

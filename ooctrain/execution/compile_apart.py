@@ -18,6 +18,7 @@ from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from pathlib import Path
 
+from ooctrain.activity import doing
 from ooctrain.layers.kernels.cpu.conv.conv2d import modules_of_algorithms
 from ooctrain.layers.kernels.cpu.runtime.kernel_jit import cache_folder, require_compiler
 from ooctrain.layers.kernels.device_tables import TABLES
@@ -86,8 +87,19 @@ def _compiled(names: Sequence[str]) -> bool:
 
     It imports from where this process does, never (`-P`) from the folder in which it happens to be.
     """
-    lines = [f"import {name}" for name in names]
+    lines = [f"import {name}; print(flush=True)" for name in names]
     lines += [f"{SEARCH}.compile_search()"] if SEARCH in names else []
     command = [sys.executable, "-P", "-c", "\n".join(lines)]
     here = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
-    return subprocess.run(command, env=here, check=False).returncode == 0
+    with (
+        doing("compiling kernels, once", of=len(names)) as one_more,
+        subprocess.Popen(command, env=here, stdout=subprocess.PIPE, text=True) as child,
+    ):
+        assert child.stdout is not None
+        try:
+            for _ in child.stdout:
+                one_more()
+        except BaseException:  # an interrupt, which the child may not have got
+            child.kill()
+            raise
+    return child.returncode == 0

@@ -26,6 +26,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any, TypeVar, get_type_hints
 
+from ooctrain.activity import doing
 from ooctrain.distributed.mpi import launched_ranks
 from ooctrain.errors import ConfigError, OoctrainError
 from ooctrain.experiments.kept import ResultStore, digest, package_sources, revived
@@ -53,11 +54,13 @@ def spread(
     early: dict[int, list[Any]] = {}
     after = 0
     keeping = work if keep is None else partial(kept_rows, work, keep)
-    for place, rows in finished(keeping, cases, processes):
-        early[place] = rows
-        while after in early:
-            yield early.pop(after)
-            after += 1
+    with doing("computing", of=len(cases)) as one_more:
+        for place, rows in finished(keeping, cases, processes):
+            one_more()
+            early[place] = rows
+            while after in early:
+                yield early.pop(after)
+                after += 1
 
 
 def kept_rows(work: Callable[[Case], list[Any]], keep: Path, case: Case) -> list[Any]:

@@ -24,7 +24,7 @@ import ooctrain
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGE = ROOT / "ooctrain"
 FLOORS = (
-    ("errors", "units", "plugins"),
+    ("errors", "units", "plugins", "activity"),
     ("step",),
     ("layers",),
     ("engine", "devices", "sched"),

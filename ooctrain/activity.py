@@ -1,0 +1,74 @@
+"""What is being done, said to whoever waits for it.
+
+    with doing("compiling kernels", of=12) as done:
+        for module in modules:
+            ...
+            done()
+
+The library prints nothing. A command hands in a `Listener` (`listening`), which is told when a long
+piece of work begins, gets on, and ends; without one, this costs a look-up. Read next:
+`cli/silence.py`, which shows it.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass, field
+
+
+@dataclass
+class Work:
+    """A piece of work.
+
+    Attributes:
+        what: such as "compiling kernels".
+        of: how many parts it has; None: not known.
+        done: how many of them are done.
+        began_s: when, by `time.monotonic`.
+    """
+
+    what: str
+    of: int | None = None
+    done: int = 0
+    began_s: float = field(default_factory=time.monotonic)
+
+
+@dataclass
+class Listener:
+    """The pieces of work that have begun and not ended, the innermost last."""
+
+    under_way: list[Work] = field(default_factory=list)
+
+
+_LISTENER: ContextVar[Listener | None] = ContextVar("listener", default=None)
+
+
+@contextmanager
+def listening(listener: Listener) -> Iterator[None]:
+    """Within the block this listener is told."""
+    token = _LISTENER.set(listener)
+    try:
+        yield
+    finally:
+        _LISTENER.reset(token)
+
+
+@contextmanager
+def doing(what: str, of: int | None = None) -> Iterator[Callable[[], None]]:
+    """The block is a piece of work; what it gets is called after each of its parts."""
+    work, listener = Work(what, of), _LISTENER.get()
+
+    def part_is_done() -> None:
+        work.done += 1
+
+    if listener is None:
+        yield part_is_done
+        return
+    listener.under_way.append(work)
+    try:
+        yield part_is_done
+    finally:
+        listener.under_way.remove(work)

@@ -1,0 +1,72 @@
+"""A command that takes long says what it is doing, on the error stream; nothing else changes."""
+
+import os
+import pty
+import subprocess
+import sys
+
+import pytest
+
+from ooctrain.activity import Listener, Work, doing, listening
+from ooctrain.cli.silence import said
+
+SLOW = """
+import time
+from ooctrain.activity import doing
+from ooctrain.cli.silence import never_silent
+with never_silent():
+    print("first", flush=True)
+    with doing("compiling", of=4) as one_more:
+        one_more()
+        time.sleep(3.2)
+    print("second", flush=True)
+"""
+
+
+@pytest.mark.parametrize(("work", "words"), [
+    ([], "working ... 7 s"),
+    ([Work("planning", began_s=90.0)], "planning ... 10 s"),
+    ([Work("planning", began_s=0.0), Work("compiling", 5, 0, 98.0)], "compiling, 1 of 5 ... 2 s"),
+    ([Work("compiling", 5, 2, 90.0)], "compiling, 3 of 5 ... 10 s, about 15 s to go"),
+    ([Work("compiling", 5, 5, 90.0)], "compiling, 5 of 5 ... 10 s"),
+])  # fmt: skip
+def test_what_is_said(work, words):
+    assert said(work, 100.0, 7.0) == words
+
+
+def test_a_listener_knows_what_is_under_way_and_what_has_ended():
+    listener = Listener()
+    with listening(listener):
+        with doing("outer"), doing("inner", of=2) as one_more:
+            one_more()
+            assert [(w.what, w.done) for w in listener.under_way] == [("outer", 0), ("inner", 1)]
+        with pytest.raises(KeyError), doing("fails"):
+            raise KeyError
+        assert listener.under_way == []
+    with doing("unheard"):
+        assert listener.under_way == []
+
+
+def test_a_terminal_shows_a_line_that_goes_before_the_next_output():
+    ours, theirs = pty.openpty()
+    with subprocess.Popen([sys.executable, "-c", SLOW], stdout=theirs, stderr=theirs) as child:
+        os.close(theirs)
+        shown = b""
+        while True:
+            try:
+                piece = os.read(ours, 4096)
+            except OSError:  # the other end is closed
+                break
+            if not piece:
+                break
+            shown += piece
+    os.close(ours)
+    assert child.returncode == 0
+    first, *lines, last = shown.decode().split("\r\x1b[2K")
+    assert (first.strip(), last.strip()) == ("first", "second")
+    assert lines[0].startswith("compiling, 2 of 4 ... ")
+
+
+def test_a_pipe_gets_what_was_printed_and_nothing_else_so_soon():
+    done = subprocess.run([sys.executable, "-c", SLOW], capture_output=True, text=True, check=True)
+    assert (done.stdout, done.stderr) == ("first\nsecond\n", "")
