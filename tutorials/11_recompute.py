@@ -121,11 +121,12 @@ lesson.picture("11_segments.svg", pictures.timelines_svg(timelines, phases=phase
 #
 # ## More than twice
 #
-# Why run stages only twice? Let c values be kept at a time, the chain's input among them, and let
-# each stage run up to r times before its last run, the one that its backward stage needs. Then
-# binomial(c + r, c) stages can be differentiated, and the planner `revolve` does it: memory grows
-# with the logarithm of the length, if the runs of a stage may too. **What share of `chen-sqrt`'s
-# least budget does `revolve` need for 40 stages?**
+# Why run stages only twice? If they may run more often, fewer values must be kept. Say that c
+# values are kept at a time, and that each stage runs up to r times before the run that its backward
+# stage needs. The longest chain that can then be differentiated has binomial(c + r, c) stages: 2
+# values and 2 runs suffice for 6 stages, 4 and 4 for 70. So memory and runs both grow with the
+# logarithm of the length only. The planner `revolve` does it. **What share of `chen-sqrt`'s least
+# budget does `revolve` need for 40 stages?**
 
 # %%
 lesson.cell("fewer checkpoints, more runs")
@@ -194,15 +195,21 @@ lesson.picture(
 # %% [markdown]
 # ## Where there is no chain
 #
-# `rotor` needs a chain. A U-Net is not one: the last layers read again what the first ones made, so
-# nowhere between them can the step be cut where only one value crosses. `dtr` (2021) needs no
-# chain: it drops, whenever room is needed, what is cheap, large and stale. `checkmate` (2020)
-# writes the choice as a program in whole numbers: for each backward call, what runs again and what
-# is kept until the next. Where its search ends by itself, no other choice of that kind is better;
-# else `plan.notes["gap"]` says how far off it may be. `checkmate-lp` allows fractions and rounds
-# them: sooner done, and without a proof. Steps of more than 30 calls are grouped; this one has 40,
-# and `exact=40` treats them one by one. Our network is a U-Net of two sizes. **What share of the
-# extra time of `dtr` is that of `checkmate` at 80 %?**
+# `rotor` needs a chain: places where a single value crosses from one stage to the next. A U-Net has
+# none between its first and its last layers, since the last ones read again what the first ones
+# made. Three planners need no chain:
+#
+# - `dtr` (2021) drops a value whenever room is needed: one that is large, cheap to compute again,
+#   and unused for long.
+# - `checkmate` (2020) writes the choice as an integer program: for each backward call, what runs
+#   again, and what is kept until the next. If its search ends by itself, no choice of that kind is
+#   better; if it is interrupted, `plan.notes["gap"]` says how far off it may be.
+# - `checkmate-lp` solves the same program in fractions and rounds them. It is done sooner, and
+#   proves nothing.
+#
+# Our network is a small U-Net. Its step has 40 calls; `checkmate` joins the calls of a step that
+# has more than 30, so `exact=40` tells it to treat each by itself. **What share of the extra time
+# of `dtr` is that of `checkmate` at 80 %?**
 
 # %%
 lesson.cell("a graph")

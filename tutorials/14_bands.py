@@ -148,12 +148,15 @@ print(f"    {sums_of_bands} sums; the same bits in every row: {same}")
 # %% [markdown]
 # ## Backward: gather
 #
-# The gradient of an input row is the sum of the gradients of all output rows that read it:
-# dx[r] = dy[r - 1] + dy[r] + dy[r + 1]. Tiles with recomputed halos *scatter*: each adds its part
-# of dx, halo included, and dx is complete only after all tiles. Bands *gather*: we go from the last
-# band to the first. Rows a(t) to a(t + 1) - 1 of dx need dy from row a(t) - 1 = b(t) on, which is
-# just where band t of dy begins. What they need below comes from band t + 1, which has run: two
-# rows of dy are kept there. **How many rows of dx are written twice?**
+# An input row is read by three output rows, so its gradient is the sum of theirs: dx[r] = dy[r - 1]
+# + dy[r] + dy[r + 1]. Tiles with recomputed halos *scatter*: each adds its part to dx, also in its
+# halo, and a row near a border is complete only after both tiles. Bands *gather*: each row of dx is
+# written once, from all the rows of dy that it needs.
+#
+# For that we go from the last band to the first. Band t of dx has rows a(t) to a(t + 1) - 1. Above,
+# its first row needs dy[a(t) - 1]. That is row b(t), with which band t of dy begins, so it is
+# there. Below, its last rows need two rows of dy that belong to band t + 1. That band has just run,
+# and has kept them. **How many rows of dx are written twice?**
 
 # %%
 lesson.cell("gradients by hand")

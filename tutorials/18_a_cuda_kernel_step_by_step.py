@@ -282,11 +282,11 @@ else:
     print(f"    with float64 or spilled arrays: {in_doubles or 'none of the four'}")
 
 # %% [markdown]
-# The emulator saw the source; what the compiler made of our barriers only the text can say. Both
-# rounds over the tiles have been written out one after the other, without a branch, so one look at
-# each line is enough. A thread that stores to shared memory after loading from it, or loads after
-# storing, needs a `bar.sync` in between: the other threads are at any line since the last one. So a
-# missing barrier has a line of PTX, too.
+# The emulator ran our source. Whether the compiler kept our barriers, only its output can say. The
+# compiler has unrolled the loop over the tiles, so the text has no branch, and we can read it from
+# top to bottom. Between a load from shared memory and a later store to it (or the other way round)
+# there must be a `bar.sync`: without one, another thread may still be before the load. So we look
+# for a load and a store, one after the other, with no barrier between them.
 
 # %%
 lesson.cell("looking for barriers in what the compiler made")
@@ -312,17 +312,16 @@ else:
     caught += unordered(third)
 
 # %% [markdown]
-# Real kernels branch, and a thread may load what it has stored itself; there a look at lines is not
-# enough. The library's tests *run* such a text: an interpreter of PTX, with one vector of all
-# threads of a block for each register, is as strict as the emulator (docs/gpu.md, "PTX
-# interpreter").
+# This simple look is not enough for real kernels: they branch, and a thread may load what it has
+# stored itself. So the library's tests *run* the text, in an interpreter of PTX that is as strict
+# as the emulator (docs/gpu.md, "PTX interpreter").
 
 # %% [markdown]
-# On a GPU nothing of this is needed to try a kernel: it is an ordinary function of Numba's, and
-# `shim.compiled(tiled)[(2, 2), tiled.threads](a, b, c)` (`layers/kernels/cuda/runtime/shim.py`)
-# starts it, with `a`, `b`, `c` from `cuda.to_device`. That is what `OOCTRAIN_LAUNCHER=numba` does
-# for every kernel. It costs the host some 30 to 160 us each time; the library itself packs the
-# arguments once and calls the driver, for 3 us (`devices/cuda/launches.py`, docs/gpu.md).
+# If you have a GPU, you can simply start a kernel: `shim.compiled(tiled)` is an ordinary kernel of
+# Numba's, and `shim.compiled(tiled)[(2, 2), tiled.threads](a, b, c)` runs it, with `a`, `b`, `c`
+# from `cuda.to_device` (`layers/kernels/cuda/runtime/shim.py`). Such a start costs the host 30 to
+# 160 us. The library packs the arguments once and calls the driver itself, which costs 3 us
+# (`devices/cuda/launches.py`, docs/gpu.md).
 
 # %% [markdown]
 # ## What it buys

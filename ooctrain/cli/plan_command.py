@@ -112,7 +112,7 @@ def plan(
         if json_path:
             content = _as_json(workload, memory, answer, error)
             write_numbers(json_path, content)
-    console.print(layer_table(layer_rows(answer.trace, depth)))
+    console.print(layer_table(layer_rows(answer.trace, depth), console.width))
     console.print()
     console.print(facts(_rows(workload, memory, answer)))
     if answer.plan is None:

@@ -139,14 +139,32 @@ def _network_rows(timeline: Timeline) -> list[tuple[str, str]]:
     return [("network", f"{len(sent)} messages, {busy}")]
 
 
-def layer_table(rows: Sequence[LayerRow]) -> Table:
-    """What each layer costs, in bytes of the whole step, and the sums."""
-    sizes = ("parameters", "activations", "gradients", "state", "workspace")
-    table = plain_table("layer", "output", *sizes, left=("layer", "output"))
-    for row in rows:
-        table.add_row(*_cells(row))
+def layer_table(rows: Sequence[LayerRow], width: int | None = None) -> Table:
+    """What each layer costs, in bytes of the whole step, and the sums.
+
+    Args:
+        width: of the console. Columns for which it has no room are left out, the least important
+            first, and named below; None: all columns.
+    """
+    titles = ["layer", "output", "parameters", "activations", "gradients", "state", "workspace"]
+    cells = [_cells(row) for row in (*rows, total_row(rows))]
+    shown = list(range(len(titles)))
+    left_out: list[str] = []
+    for title in ("workspace", "state", "output", "parameters"):
+        longest = [max(len(row[column]) for row in (titles, *cells)) for column in shown]
+        if width is None or sum(longest) + 2 * (len(shown) - 1) <= width:
+            break
+        shown.remove(titles.index(title))
+        left_out.append(title)
+    table = plain_table(*(titles[column] for column in shown), left=("layer", "output"))
+    table.columns[0].overflow = "fold"
+    for row in cells[:-1]:
+        table.add_row(*(row[column] for column in shown))
     table.add_section()
-    table.add_row(*_cells(total_row(rows)), style="bold")
+    table.add_row(*(cells[-1][column] for column in shown), style="bold")
+    if left_out:
+        table.caption = f"too narrow for: {', '.join(left_out)}"
+        table.caption_justify = "left"
     return table
 
 

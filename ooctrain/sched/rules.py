@@ -264,7 +264,7 @@ def _updated_in_place(state: State, variable: int) -> str | None:
 
 
 def outputs_absent(state: State, index: int, run: Run) -> Problem | None:
-    """No part of an output to be kept is resident before its Run."""
+    """Before a Run, none of its outputs that stay is on the device: it would be there twice."""
     call = state.trace.calls[run.call]
     for out in call.outs if run.keep is None else run.keep:
         if state.ledger.device[out].items:

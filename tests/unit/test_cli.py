@@ -666,6 +666,19 @@ def test_doctor_names_a_cache_that_cannot_be_written(run, monkeypatch, tmp_path)
     assert "OOCTRAIN_CACHE" in finding.fix
 
 
+@pytest.mark.parametrize("columns", [60, 80, 120])
+def test_a_plan_can_be_read_in_a_narrow_terminal(columns, run, monkeypatch):
+    """A row stays a row: columns without room are left out and named."""
+    monkeypatch.setenv("COLUMNS", str(columns))
+    status, out, _ = run("plan", "lenet", "--machine", "v100-pcie")
+    assert status == 0
+    table = out.split("\n\n")[0].splitlines()
+    assert max(map(len, table)) <= columns
+    assert len(table) == 17 + ("too narrow for" in out)
+    assert ("too narrow for" in out) == (columns < 100)
+    assert "activations" in table[0]
+
+
 def test_the_help_of_reproduce_names_every_experiment(run):
     status, out, _ = run("reproduce", "--help")
     assert status == 0

@@ -33,6 +33,7 @@ import allocators
 import planners
 import steplist
 import tiles
+import train
 from tape import BatchNorm, Conv, CrossEntropy, Linear, MaxPool, ReLU, Tape
 
 ORDER = ("tape", "steplist", "planners", "allocators", "tiles", "train")
@@ -323,3 +324,16 @@ def test_the_page_shows_what_the_script_prints():
     command = [sys.executable, "-c", "import train; train.EPOCHS = 0; train.main()"]
     done = subprocess.run(command, capture_output=True, text=True, cwd=FOLDER, check=True)
     assert done.stdout.splitlines()[: len(shown)] == shown
+
+
+def test_both_methods_together_beat_either_on_a_slow_link():
+    """What the third thing to try in its README says."""
+    step = allocators.in_pages(train.lenet().step(), train.PAGE)
+    half, link = max(steplist.ledger(step, planners.keep_all(step))) // 2, 200
+    swapped = planners.belady(step, half)
+    both = planners.belady(step, half, planners.segmented(step, 7))
+    steplist.verify(step, both, half)
+    times = [steplist.makespan(steplist.simulate(step, plan, link)) for plan in (both, swapped)]
+    assert times[0] < 0.9 * times[1]
+    with pytest.raises(MemoryError):
+        planners.recompute(step, half)

@@ -67,7 +67,10 @@ def ledger(step: Step, instructions: Sequence[Instruction]) -> list[int]:
 
 
 def verify(step: Step, instructions: Sequence[Instruction], budget: int) -> None:
-    """Proves that a list computes the step within a budget, no matter who wrote the list."""
+    """Proves that a list computes the step within a budget, no matter who wrote the list.
+
+    It walks the list once, and knows only what is where.
+    """
     reads = {call.name: call.reads for call in step.calls}
     device, host = set(step.on_device), set(step.on_host)
     ran = []
@@ -115,7 +118,9 @@ def copy_ns(size: int, link: int) -> int:
 def simulate(step: Step, instructions: Sequence[Instruction], link: int) -> list[Span]:
     """The span of each instruction.
 
-    A line starts as soon as its stream is idle and everything that it waits for is done.
+    A line starts as soon as its stream is idle and everything that it waits for is done. A `Run`
+    waits for the values that it reads, a `SwapOut` for its value, a `SwapIn` for the copy on the
+    host; and what claims memory, `Run` and `SwapIn`, for every `Free` listed before it.
     """
     calls = {call.name: call for call in step.calls}
     idle_at = {COMPUTE: 0, OUT: 0, IN: 0}

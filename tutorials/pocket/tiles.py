@@ -144,14 +144,17 @@ def in_bands(tape: Tape, image: str, layers, bands: int) -> str:
         band = cut(tape, Band(image, image, 0, there[0][-1]), *there[0][number : number + 2])
         for layer, (name, op, *parameters) in enumerate(layers):
             window, extent = window_of(op), there[layer][-1]
+            # The output rows of this band, and the input rows that they read: these may begin
+            # above the image, and end below it.
             begin, end = there[layer + 1][number : number + 2]
             assert begin < end, f"{name} has no row in band {number}: take fewer bands"
+            reads, reads_to = window.first(begin), window.first(end - 1) + window.kernel
+            # There is what the band before has kept, and what is new. Some of it is kept again.
             band = join(tape, kept[layer], band)
             if number + 1 < bands:
                 kept[layer] = cut(tape, band, max(0, window.first(end)), band.stop)
-            reads, reads_to = window.first(begin), window.first(end - 1) + window.kernel
             band = cut(tape, band, max(0, reads), min(reads_to, extent))
-            if isinstance(op, Conv):  # zeros are only above and below the image
+            if isinstance(op, Conv):  # inside the image no zeros are added
                 op = replace(op, top=max(0, -reads), bottom=max(0, reads_to - extent))
             value = tape.call(f"{name}[{begin}:{end}]", op, band.value, *parameters)
             band = Band(name, value, begin, end)
