@@ -1,4 +1,4 @@
-"""What is being done, said to whoever waits for it.
+"""What the library is doing at the moment, for a display.
 
     with doing("compiling kernels", of=12) as done:
         for module in modules:
@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 
 
 @dataclass
-class Work:
+class Activity:
     """A piece of work.
 
     Attributes:
@@ -40,7 +40,7 @@ class Work:
 class Listener:
     """The pieces of work that have begun and not ended, the innermost last."""
 
-    under_way: list[Work] = field(default_factory=list)
+    under_way: list[Activity] = field(default_factory=list)
 
 
 _LISTENER: ContextVar[Listener | None] = ContextVar("listener", default=None)
@@ -59,7 +59,7 @@ def listening(listener: Listener) -> Iterator[None]:
 @contextmanager
 def doing(what: str, of: int | None = None) -> Iterator[Callable[[], None]]:
     """The block is a piece of work; what it gets is called after each of its parts."""
-    work, listener = Work(what, of), _LISTENER.get()
+    work, listener = Activity(what, of), _LISTENER.get()
 
     def part_is_done() -> None:
         work.done += 1

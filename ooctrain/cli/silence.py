@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import Any, TextIO
 
-from ooctrain.activity import Listener, Work, listening
+from ooctrain.activity import Listener, Activity, listening
 
 #: Seconds of silence in a terminal, between two looks there, and between two lines in a pipe.
 SILENT_S, LOOK_S, PIPE_S = 2.0, 0.5, 20.0
@@ -107,12 +107,12 @@ class _Heard:
         return getattr(self._stream, name)
 
 
-def said(under_way: list[Work], now_s: float, silent_s: float) -> str:
+def said(under_way: list[Activity], now_s: float, silent_s: float) -> str:
     """In words: the innermost piece of work, how far it is, and how long it still takes.
 
     Args:
         under_way: the innermost is the last.
-        now_s: the time, by the clock of `Work.began_s`.
+        now_s: the time, by the clock of `Activity.began_s`.
         silent_s: since when nothing has been printed, where no work has a name.
     """
     if not under_way:

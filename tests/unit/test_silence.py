@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from ooctrain.activity import Listener, Work, doing, listening
+from ooctrain.activity import Listener, Activity, doing, listening
 from ooctrain.cli.silence import said
 
 SLOW = """
@@ -25,10 +25,10 @@ with never_silent():
 
 @pytest.mark.parametrize(("work", "words"), [
     ([], "working ... 7 s"),
-    ([Work("planning", began_s=90.0)], "planning ... 10 s"),
-    ([Work("planning", began_s=0.0), Work("compiling", 5, 0, 98.0)], "compiling, 1 of 5 ... 2 s"),
-    ([Work("compiling", 5, 2, 90.0)], "compiling, 3 of 5 ... 10 s, about 15 s to go"),
-    ([Work("compiling", 5, 5, 90.0)], "compiling, 5 of 5 ... 10 s"),
+    ([Activity("planning", began_s=90.0)], "planning ... 10 s"),
+    ([Activity("planning", began_s=0.0), Activity("compiling", 5, 0, 98.0)], "compiling, 1 of 5 ... 2 s"),
+    ([Activity("compiling", 5, 2, 90.0)], "compiling, 3 of 5 ... 10 s, about 15 s to go"),
+    ([Activity("compiling", 5, 5, 90.0)], "compiling, 5 of 5 ... 10 s"),
 ])  # fmt: skip
 def test_what_is_said(work, words):
     assert said(work, 100.0, 7.0) == words
