@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import Any, TextIO
 
-from ooctrain.activity import Listener, Activity, listening
+from ooctrain.activity import Activity, Listener, listening
 
 #: Seconds of silence in a terminal, between two looks there, and between two lines in a pipe.
 SILENT_S, LOOK_S, PIPE_S = 2.0, 0.5, 20.0

@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from ooctrain.activity import Listener, Activity, doing, listening
+from ooctrain.activity import Activity, Listener, doing, listening
 from ooctrain.cli.silence import said
 
 SLOW = """
