@@ -295,7 +295,7 @@ class GraphWriter:
                 raise _Refused("an extent is no multiple of the batch size")
             each = n // first.shape[0]
             parts.append(
-                np.int64([n]) if n == m else batch if each == 1 else batch * np.int64([each])
+                np.array([n]) if n == m else batch if each == 1 else batch * np.array([each])
             )
         return self.value(parts[0]).op("Concat", *parts[1:], axis=0)
 

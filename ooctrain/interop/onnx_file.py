@@ -272,8 +272,8 @@ class FileReader:
             if attributes[word] is None:
                 kinds = "a graph of its own" if attribute.type in (5, 10) else "no plain value"
                 strange = strange or f"its {word} is {kinds}"
-        names = (tuple(map(self._text, each)) for each in (node.input, node.output))
-        return Node(operator, name, *names, attributes, strange)
+        inputs, outputs = (tuple(map(self._text, each)) for each in (node.input, node.output))
+        return Node(operator, name, inputs, outputs, attributes, strange)
 
     def _attribute(self, attribute: Any, where: str) -> Any:
         """A value of Python's; None: graphs, types, sparse tensors, references."""

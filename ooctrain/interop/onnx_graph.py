@@ -334,7 +334,7 @@ class GraphReader:
         for name in path.split(".") if path else ():
             if name not in part._modules:
                 part.add_module(name, ImportedPart(kind))
-            part = part._modules[name]  # type: ignore[assignment]
+            part = part._modules[name]
         return part
 
     # Nodes

@@ -111,7 +111,7 @@ def arange(start: np.ndarray, limit: np.ndarray, delta: np.ndarray) -> np.ndarra
     """From a start up to a limit."""
     if delta == 0 or abs((limit - start) / delta) > MOST_NUMBERS:
         raise refused("a range of too many numbers")
-    return np.arange(start, limit, delta)
+    return np.arange(start.item(), limit.item(), delta.item(), dtype=start.dtype)
 
 
 def expand(x: np.ndarray, shape: Any) -> np.ndarray:
