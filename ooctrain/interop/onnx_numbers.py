@@ -3,7 +3,7 @@
 Exporters write `x.view(x.size(0), -1)` as Shape, Gather, Concat, Reshape. Nothing of that is a
 tensor of the network, so it is computed with NumPy when a call is recorded, for the batch at hand.
 `NUMBERS` is the table; its functions take the operators' inputs and attributes as those of
-`onnx_ops.py` do.
+`onnx_ops.py` do. Read next: `onnx_graph.py`, where they are called.
 """
 
 from __future__ import annotations

@@ -132,6 +132,12 @@ GRAPHS = {
     "quantised": (MISSING, lambda: model(
         [node("QuantizeLinear", "x s", "q"), node("DequantizeLinear", "q s")],
         {"s": np.float32(0.1)})),
+    "a second output": (MISSING, lambda: model(
+        [node("BatchNormalization", "x w w w v", "a m n"), node("Add", "a m", "y")],
+        {"w": random(3), "v": np.float32([1, 2, 3])}, opset=14)),
+    "operators of its own": (NOT_TAKEN, lambda: _with(lambda g: g.functions.append(
+        helper.make_function("", "Relu", ["a"], ["b"], [node("Tanh", "a", "b")],
+                             [helper.make_opsetid("", 17)])))),
     "volumes": (MISSING, lambda: model(
         [node("MaxPool", "x", kernel_shape=[2, 2, 2])], shape=("N", 3, 8, 8, 8))),
     "a window that is no window": (MISSING, lambda: model(
