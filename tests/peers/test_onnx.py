@@ -656,6 +656,7 @@ class Everything(oc.nn.Module):
 
 F = oc.functional
 FUNCTIONS = {
+    "convolved": lambda x: F.conv2d(x, _w(2, 2, 3, 2), _w(2), (1, 2), (1, 0, 2, 1), (2, 1), 2),
     "transposed": lambda x: F.conv_transpose2d(x, _w(4, 3, 2, 3), None, (2, 3), 1, (1, 0)),
     "pools": lambda x: F.max_pool2d(x, 3, 2, 1, ceil_mode=True).sum() + F.avg_pool2d(x, 3, 2, 1),
     "adaptive": lambda x: F.adaptive_avg_pool2d(x, (3, 5)) + F.adaptive_avg_pool2d(x, 1),
@@ -742,6 +743,7 @@ def torchvision():
         return pytest.skip("torchvision is not installed")
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not HAS_TORCH, reason="torch is not installed")
 def test_a_network_of_pytorch_is_written_with_its_values(tmp_path):
     import torch

@@ -130,7 +130,7 @@ BUGS: dict[str, tuple[Any, str, str, str, Callable[[Any], Any]]] = {
     ),
     "sides in this library's order": (
         onnx_export, "_four", "[top, left, bottom, right]", "[top, bottom, left, right]",
-        _written("pools"),
+        _written("convolved"),
     ),
     "an inverse without its eps": (
         onnx_export, "_batch_norm", "epsilon=eps", "epsilon=0.0", _written("batch norm"),
