@@ -95,6 +95,7 @@ docs: notebooks
 	$(PEERS_BIN)/python -m pip install --quiet --editable ".[dev,data,browser]"
 	$(PEERS_BIN)/python $(ADD_NVVM)
 	$(PEERS_BIN)/python -m pip install --quiet torch==2.13.0 || echo "torch cannot be installed here: what compares with it is skipped"
+	$(PEERS_BIN)/python -m pip install --quiet onnx onnxruntime || echo "onnx cannot be installed here: its tests are skipped"
 	touch $@
 
 .venv-docs/$(STAMP).stamp:

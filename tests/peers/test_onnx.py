@@ -26,9 +26,7 @@ pytest.importorskip("onnx", reason="onnx is not installed")
 from support import onnx_models as small
 from support.onnx_models import evaluated, model, node, random, reference
 
-pytestmark = pytest.mark.peers
 HAS_RUNTIME = importlib.util.find_spec("onnxruntime") is not None
-HAS_TORCH = importlib.util.find_spec("torch") is not None
 
 
 def same(found, expected, bound=1e-5):
@@ -744,7 +742,7 @@ def torchvision():
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(not HAS_TORCH, reason="torch is not installed")
+@pytest.mark.peers
 def test_a_network_of_pytorch_is_written_with_its_values(tmp_path):
     import torch
 
@@ -764,7 +762,7 @@ def test_a_network_of_pytorch_is_written_with_its_values(tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(not HAS_TORCH, reason="torch is not installed")
+@pytest.mark.peers
 @pytest.mark.parametrize("training", [False, True])
 @pytest.mark.parametrize("name", ["resnet18", "mobilenet_v3_small", "shufflenet_v2_x1_0",
                                   "densenet121", "convnext_tiny", "efficientnet_b0"])  # fmt: skip

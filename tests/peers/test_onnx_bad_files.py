@@ -21,7 +21,6 @@ pytest.importorskip("onnx", reason="onnx is not installed")
 from support import onnx_models as small
 from support.onnx_models import TensorProto, helper, model, node, random
 
-pytestmark = pytest.mark.peers
 MISSING, BROKEN, NOT_TAKEN = "OOC-190", "OOC-192", "OOC-193"
 
 

@@ -15,7 +15,6 @@ pytest.importorskip("onnx", reason="onnx is not installed")
 from peers import test_onnx as LAWS
 from peers import test_onnx_bad_files as BAD
 
-pytestmark = pytest.mark.peers
 READER, FILE, WRITER = onnx_graph.GraphReader, onnx_file.FileReader, onnx_export.GraphWriter
 KILLED = (Exception, pytest.fail.Exception)  # also what a runtime of others raises
 
