@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextvars import ContextVar
 from dataclasses import replace
 from functools import cache, partial
+from numbers import Integral
 from types import MappingProxyType
 from typing import Any, NamedTuple, NoReturn
 
@@ -148,8 +149,8 @@ def _shapes(graph: OnnxGraph, example: Sequence[int] | None) -> dict[str, Extent
     sizes: dict[str, int] = {}
     first = next(iter(graph.inputs.values()))
     if example is not None:
-        given = tuple(example)
-        fits = len(given) == len(first) and all(isinstance(n, int) and n > 0 for n in given)
+        given = tuple(example) if isinstance(example, Sequence) else (example,)
+        fits = len(given) == len(first) and all(isinstance(n, Integral) and n > 0 for n in given)
         pairs = list(zip(given, first, strict=False))[1:]  # the batch is looked at later
         if not fits or any(isinstance(w, int) and w != n for n, w in pairs):
             raise not_taken(
@@ -161,7 +162,7 @@ def _shapes(graph: OnnxGraph, example: Sequence[int] | None) -> dict[str, Extent
     for name, shape in graph.inputs.items():
         own = [n if isinstance(n, int) else sizes.get(n) for n in shape]
         if example is not None and shape is first:
-            own[1:] = example[1:]
+            own[1:] = map(int, example[1:])
         if any(n is None for n in own[1:]):
             raise not_taken(
                 f"input {name!r} has shape {_as_text(shape)}: more than the batch is open",

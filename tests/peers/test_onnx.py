@@ -152,7 +152,8 @@ def test_open_sizes_are_given():
     graph = model([node("Relu", "x")], shape=("N", 3, "H", "W"))
     net = oc.from_onnx(graph, (2, 3, 8, 6))
     assert evaluated(net, random(5, 3, 8, 6))[0].shape == (5, 3, 8, 6)
-    for wrong in ((2, 4, 8, 8), (2, 3, 8), (2, 3, 8, 0)):
+    assert oc.from_onnx(graph, tuple(np.array([2, 3, 8, 6]))).input_shapes["x"] == (None, 3, 8, 6)
+    for wrong in ((2, 4, 8, 8), (2, 3, 8), (2, 3, 8, 0), (2, 3, 8.0, 8), 3, "abcd"):
         with pytest.raises(OoctrainError):
             oc.from_onnx(graph, wrong)
 
