@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from zoo.planting import plant, plant_everywhere, with_bug
 
+from ooctrain.engine import trace_runner
 from ooctrain.interop import onnx_export, onnx_file, onnx_graph, onnx_numbers, onnx_ops, onnx_resize
 
 pytest.importorskip("onnx", reason="onnx is not installed")
@@ -92,6 +93,10 @@ BUGS: dict[str, tuple[Any, str, str, str, Callable[[Any], Any]]] = {
     "equal values stay one": (
         onnx_graph, "_apart", "len(uses[name]) > 1", "False",
         _alone(LAWS.test_values_that_were_equal_are_apart),
+    ),
+    "a buffer that gives way to a result of its name": (
+        trace_runner.TraceRunner, "run", "if tensor.name in self.taken", "if False",
+        _alone(LAWS.test_a_weight_may_be_called_as_the_result_of_a_call),
     ),
     "a one that is always the batch": (
         onnx_graph, "from_onnx", "opened if _batches_stay_apart(opened) else model", "opened",
