@@ -76,6 +76,11 @@ def to_onnx(model: Module, shape: Sequence[int], file: str | os.PathLike[str]) -
 
     Cost: O(calls + bytes of the weights).
     """
+    if not isinstance(model, Module):
+        raise ConfigError(
+            f"{type(model).__name__} is not a model (oc.nn.Module)", code="OOC-106",
+            fix="to_onnx(model, (1, 3, 224, 224), 'model.onnx')",
+        )  # fmt: skip
     onnx, path = imported_onnx("to_onnx"), as_path(file)
     graph = GraphWriter(onnx, model, shape).model()
     onnx.checker.check_model(graph)
@@ -96,7 +101,7 @@ class _Refused(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Value:
+class GraphValue:
     """A value of the graph; arithmetic on it writes nodes.
 
     Args:
@@ -107,20 +112,20 @@ class Value:
     name: str
     shape: Open = ()
 
-    def op(self, operator: str, *others: Any, **attributes: Any) -> Value:
+    def op(self, operator: str, *others: Any, **attributes: Any) -> GraphValue:
         """The result of a node that reads this value first."""
         return self.writer.node(operator, (self, *others), attributes)
 
-    def __add__(self, other: Any) -> Value:
+    def __add__(self, other: Any) -> GraphValue:
         return self.op("Add", other)
 
-    def __sub__(self, other: Any) -> Value:
+    def __sub__(self, other: Any) -> GraphValue:
         return self.op("Sub", other)
 
-    def __mul__(self, other: Any) -> Value:
+    def __mul__(self, other: Any) -> GraphValue:
         return self.op("Mul", other)
 
-    def __truediv__(self, other: Any) -> Value:
+    def __truediv__(self, other: Any) -> GraphValue:
         return self.op("Div", other)
 
 
@@ -164,11 +169,11 @@ class GraphWriter:
         self._names: set[str] = {variable.name for variable in first.variables}
         self._prefix = ""
         #: {name of 1 / sqrt(var + eps): var and eps}
-        self.inverses: dict[str, tuple[Value, float]] = {}
+        self.inverses: dict[str, tuple[GraphValue, float]] = {}
 
     def model(self) -> Any:
         """The whole file."""
-        values = {v.id: Value(self, v.name, self._open(v.id)) for v in self._trace.variables}
+        values = {v.id: GraphValue(self, v.name, self._open(v.id)) for v in self._trace.variables}
         refusals: list[tuple[Call, str]] = []
         for call, other in zip(self._trace.calls, self._more.calls, strict=True):
             try:
@@ -194,7 +199,7 @@ class GraphWriter:
         one, two = (t.variables[variable].shape for t in (self._trace, self._more))
         return tuple(n if n == m else None for n, m in zip(one, two, strict=True))
 
-    def _write(self, call: Call, other: Call, values: dict[int, Value]) -> None:
+    def _write(self, call: Call, other: Call, values: dict[int, GraphValue]) -> None:
         write = WRITERS.get(type(call.op))
         if write is None:
             raise _Refused("there is no operator of ONNX for it here")
@@ -204,7 +209,7 @@ class GraphWriter:
         found = write(what, *ins) if ins else write(what, self)
         results = found if isinstance(found, tuple) else (found,)
         for variable, result in zip(call.outs, results, strict=False):
-            values[variable] = Value(self, result.name, values[variable].shape)
+            values[variable] = GraphValue(self, result.name, values[variable].shape)
 
     def _drop_unread(self) -> None:
         """Nodes and constants that no output needs: another formula took their place."""
@@ -244,7 +249,7 @@ class GraphWriter:
         kind = _UINT8 if variable.dtype == "uint8" else _FLOAT
         return self._declared(variable.name, kind, self._open(variable.id))
 
-    def _output(self, name: str, value: Value) -> Any:
+    def _output(self, name: str, value: GraphValue) -> Any:
         self._nodes.append(self._onnx.helper.make_node("Identity", [value.name], [name], name))
         return self._declared(name, _FLOAT, value.shape)
 
@@ -254,18 +259,20 @@ class GraphWriter:
 
     # What writers use
 
-    def node(self, operator: str, inputs: Sequence[Any], attributes: Mapping[str, Any]) -> Value:
+    def node(
+        self, operator: str, inputs: Sequence[Any], attributes: Mapping[str, Any]
+    ) -> GraphValue:
         """A node, named after the call that it is written for, and its result."""
         name = self._new(f"{self._prefix}.{operator}")
         given = ["" if x is None else self.value(x).name for x in inputs]
         plain = {key: value for key, value in attributes.items() if value is not None}
         made = self._onnx.helper.make_node(operator, given, [name], name, **plain)
         self._nodes.append(made)
-        return Value(self, name)
+        return GraphValue(self, name)
 
-    def value(self, what: Any) -> Value:
+    def value(self, what: Any) -> GraphValue:
         """A value, or a constant: a float, whole numbers, an array."""
-        if isinstance(what, Value):
+        if isinstance(what, GraphValue):
             return what
         array = np.asarray(what)
         whole = array.dtype.kind == "i" or (isinstance(what, list) and not what)  # a shape
@@ -277,9 +284,9 @@ class GraphWriter:
             else self._new(f"{self._prefix}.constant")
         )
         self._constants.setdefault(name, array)
-        return Value(self, name, array.shape)
+        return GraphValue(self, name, array.shape)
 
-    def extents(self, shape: Sequence[int], more: Sequence[int]) -> Value:
+    def extents(self, shape: Sequence[int], more: Sequence[int]) -> GraphValue:
         """A shape as numbers of the graph; what grows with the batch is a multiple of it.
 
         Args:
@@ -288,14 +295,14 @@ class GraphWriter:
         if tuple(shape) == tuple(more):
             return self.value(np.array(shape, np.int64))
         first = next(v for v in self._trace.variables if v.kind == "input")
-        batch = Value(self, first.name).op("Shape", start=0, end=1)
+        batch = GraphValue(self, first.name).op("Shape", start=0, end=1)
         parts: list[Any] = []
         for n, m in zip(shape, more, strict=True):
             if n != m and n * (first.shape[0] + 1) != m * first.shape[0]:
                 raise _Refused("an extent is no multiple of the batch size")
             each = n // first.shape[0]
             parts.append(
-                np.int64([n]) if n == m else batch if each == 1 else batch * np.int64([each])
+                np.array([n]) if n == m else batch if each == 1 else batch * np.array([each])
             )
         return self.value(parts[0]).op("Concat", *parts[1:], axis=0)
 
@@ -335,7 +342,7 @@ def _four(sides: Sequence[int]) -> list[int]:
     return [top, left, bottom, right]
 
 
-def _conv(call: Written, x: Value, w: Value, *bias: Value) -> Value:
+def _conv(call: Written, x: GraphValue, w: GraphValue, *bias: GraphValue) -> GraphValue:
     g = call.op.geometry
     return x.op(
         "Conv", w, *bias, kernel_shape=call.op.kernel, strides=g.stride, dilations=g.dilation,
@@ -343,7 +350,7 @@ def _conv(call: Written, x: Value, w: Value, *bias: Value) -> Value:
     )  # fmt: skip
 
 
-def _conv_transpose(call: Written, x: Value, w: Value, *bias: Value) -> Value:
+def _conv_transpose(call: Written, x: GraphValue, w: GraphValue, *bias: GraphValue) -> GraphValue:
     g, pads = call.op.geometry, _four(call.op.geometry.padding)
     sizes = zip(
         _known(call.shapes[0][2:], "the image"), call.op.kernel, call.op.size, g.stride,
@@ -359,11 +366,11 @@ def _conv_transpose(call: Written, x: Value, w: Value, *bias: Value) -> Value:
     )  # fmt: skip
 
 
-def _linear(call: Written, x: Value, w: Value, *bias: Value) -> Value:
+def _linear(call: Written, x: GraphValue, w: GraphValue, *bias: GraphValue) -> GraphValue:
     return x.op("Gemm", w, *bias, transB=1)
 
 
-def _matmul(call: Written, a: Value, b: Value) -> Value:
+def _matmul(call: Written, a: GraphValue, b: GraphValue) -> GraphValue:
     order = [0, 2, 1] if len(call.shapes[0]) == 3 else [1, 0]
     if call.op.form == "tn":
         a = a.op("Transpose", perm=order)
@@ -378,7 +385,7 @@ def _windows(geometry: pooling.PoolGeometry) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _max_pool(call: Written, x: Value) -> Value:
+def _max_pool(call: Written, x: GraphValue) -> GraphValue:
     """A border whose sides are not all equal is a Pad: onnx's own reference takes such sides of a
     MaxPool in another order."""
     g = call.op.geometry
@@ -389,12 +396,12 @@ def _max_pool(call: Written, x: Value) -> Value:
     return x.op("MaxPool", **_windows(g), dilations=g.dilation)
 
 
-def _average_pool(call: Written, x: Value) -> Value:
+def _average_pool(call: Written, x: GraphValue) -> GraphValue:
     counts = int(call.op.count_include_pad)
     return x.op("AveragePool", **_windows(call.op.geometry), count_include_pad=counts)
 
 
-def _adaptive_pool(call: Written, x: Value) -> Value:
+def _adaptive_pool(call: Written, x: GraphValue) -> GraphValue:
     """Windows of equal size are a pooling; others two products with shares."""
     size, image = call.op.size, _known(call.shapes[0][2:], "the image")
     if size == (1, 1):
@@ -413,12 +420,12 @@ def _shares(extent: int, out: int) -> np.ndarray:
     return matrix
 
 
-def _by_matrices(x: Value, rows: np.ndarray, columns: np.ndarray) -> Value:
+def _by_matrices(x: GraphValue, rows: np.ndarray, columns: np.ndarray) -> GraphValue:
     """rows x columns^T, of each channel."""
     return x.writer.value(rows).op("MatMul", x.op("MatMul", columns.T))
 
 
-def _upsample(call: Written, x: Value) -> Value:
+def _upsample(call: Written, x: GraphValue) -> GraphValue:
     """Whole factors are a Resize. Others would be rounded by each runtime in its own way: nearest
     pixels are gathered, and bilinear ones weighted by two products."""
     op, image = call.op, _known(call.shapes[0][2:], "the image")
@@ -444,7 +451,7 @@ def _upsample(call: Written, x: Value) -> Value:
 # Normalisations
 
 
-def _inverse_std(call: Written, var: Value) -> Value:
+def _inverse_std(call: Written, var: GraphValue) -> GraphValue:
     """1 / sqrt(var + eps), which a batch norm that reads it computes itself."""
     found = (var + call.op.eps).op("Sqrt").op("Reciprocal")
     var.writer.inverses[found.name] = var, call.op.eps
@@ -452,8 +459,13 @@ def _inverse_std(call: Written, var: Value) -> Value:
 
 
 def _batch_norm(
-    call: Written, x: Value, mean: Value, inv_std: Value, gamma: Value, beta: Value
-) -> Value:
+    call: Written,
+    x: GraphValue,
+    mean: GraphValue,
+    inv_std: GraphValue,
+    gamma: GraphValue,
+    beta: GraphValue,
+) -> GraphValue:
     if call.op.batch_stats or call.op.relu or call.op.residual:
         raise _Refused("it is not in evaluation")
     if inv_std.name in x.writer.inverses:
@@ -466,14 +478,16 @@ def _batch_norm(
     return (x - mean) * scale + beta
 
 
-def _instance_stats(call: Written, x: Value) -> tuple[Value, Value]:
+def _instance_stats(call: Written, x: GraphValue) -> tuple[GraphValue, GraphValue]:
     mean = x.op("ReduceMean", axes=[2, 3], keepdims=1)
     away = x - mean
     var = (away * away).op("ReduceMean", axes=[2, 3], keepdims=0)
     return mean.op("Squeeze", [2, 3]), (var + call.op.eps).op("Sqrt").op("Reciprocal")
 
 
-def _instance_norm(call: Written, x: Value, mean: Value, inv_std: Value, *affine: Value) -> Value:
+def _instance_norm(
+    call: Written, x: GraphValue, mean: GraphValue, inv_std: GraphValue, *affine: GraphValue
+) -> GraphValue:
     if call.op.relu or call.op.residual:
         raise _Refused("it is not in evaluation")
     y = (x - mean.op("Unsqueeze", [2, 3])) * inv_std.op("Unsqueeze", [2, 3])
@@ -486,13 +500,13 @@ def _instance_norm(call: Written, x: Value, mean: Value, inv_std: Value, *affine
 # Elements
 
 
-def _gelu_tanh(x: Value, p: float) -> Value:
+def _gelu_tanh(x: GraphValue, p: float) -> GraphValue:
     inner = (x + x * x * x * TANH_CUBE) * TANH_SCALE
     return x * 0.5 * (inner.op("Tanh") + 1.0)
 
 
 #: {function: (x, parameter) -> its formula}, as `layers.function.FUNCTIONS` has them.
-FORMULAS: Mapping[str, Callable[[Value, float], Value]] = MappingProxyType({
+FORMULAS: Mapping[str, Callable[[GraphValue, float], GraphValue]] = MappingProxyType({
     "gelu": lambda x, p: x * 0.5 * ((x * math.sqrt(0.5)).op("Erf") + 1.0),
     "gelu_tanh": _gelu_tanh,
     "silu": lambda x, p: x * x.op("Sigmoid"),
@@ -514,7 +528,7 @@ FORMULAS: Mapping[str, Callable[[Value, float], Value]] = MappingProxyType({
     "at_most": lambda x, p: x.op("Min", p), "below": lambda x, p: x.op("Min", p),
 })  # fmt: skip
 #: {function of two tensors: its formula}; conditions are 1.0 and 0.0 here.
-PAIRS: Mapping[str, Callable[[Value, Value], Value]] = MappingProxyType({
+PAIRS: Mapping[str, Callable[[GraphValue, GraphValue], GraphValue]] = MappingProxyType({
     "add": lambda a, b: a + b, "subtract": lambda a, b: a - b, "multiply": lambda a, b: a * b,
     "divide": lambda a, b: a / b, "maximum": lambda a, b: a.op("Max", b),
     "minimum": lambda a, b: a.op("Min", b),
@@ -526,15 +540,15 @@ PAIRS: Mapping[str, Callable[[Value, Value], Value]] = MappingProxyType({
 })  # fmt: skip
 
 
-def _elementwise(call: Written, x: Value) -> Value:
+def _elementwise(call: Written, x: GraphValue) -> GraphValue:
     return FORMULAS[call.op.function](x, call.op.parameter)
 
 
-def _arithmetic(call: Written, a: Value, b: Value) -> Value:
+def _arithmetic(call: Written, a: GraphValue, b: GraphValue) -> GraphValue:
     return PAIRS[call.op.function](a, b)
 
 
-def _from_bytes(call: Written, x: Value) -> Value:
+def _from_bytes(call: Written, x: GraphValue) -> GraphValue:
     mean, std = (
         np.reshape(v, (-1, *(1,) * (len(call.shapes[0]) - 2))) if isinstance(v, tuple) else v
         for v in (call.op.mean, call.op.std)
@@ -542,18 +556,18 @@ def _from_bytes(call: Written, x: Value) -> Value:
     return (x.op("Cast", to=_FLOAT) - mean) / std
 
 
-def _leaky_relu(call: Written, x: Value) -> Value:
+def _leaky_relu(call: Written, x: GraphValue) -> GraphValue:
     return x.op("LeakyRelu", alpha=call.op.slope)
 
 
-def _softmax(call: Written, x: Value) -> Value:
+def _softmax(call: Written, x: GraphValue) -> GraphValue:
     return x.op("LogSoftmax" if call.op.log else "Softmax", axis=call.op.axis)
 
 
 # Shapes
 
 
-def _sum(call: Written, x: Value) -> Value:
+def _sum(call: Written, x: GraphValue) -> GraphValue:
     axes = list(call.op.axes)
     extents = [call.shapes[0][axis] for axis in axes]
     if call.op.factor != call.other.factor or (call.op.factor != 1.0 and None in extents):
@@ -562,26 +576,26 @@ def _sum(call: Written, x: Value) -> Value:
     return total if call.op.factor == 1.0 else total * call.op.factor
 
 
-def _largest(call: Written, x: Value) -> Value:
+def _largest(call: Written, x: GraphValue) -> GraphValue:
     return x.op("ReduceMax", axes=list(call.op.axes), keepdims=1)
 
 
-def _spread(call: Written, x: Value) -> Value:
+def _spread(call: Written, x: GraphValue) -> GraphValue:
     y = x.op("Expand", x.writer.extents(call.op.shape, call.other.shape))
     return y if call.op.factor == 1.0 else y * call.op.factor
 
 
-def _reshape(call: Written, x: Value) -> Value:
+def _reshape(call: Written, x: GraphValue) -> GraphValue:
     if sum(n is None for n in call.out) > 1:
         raise _Refused("two extents depend on the batch size")
     return x.op("Reshape", [-1 if n is None else n for n in call.out])
 
 
-def _permute(call: Written, x: Value) -> Value:
+def _permute(call: Written, x: GraphValue) -> GraphValue:
     return x.op("Transpose", perm=call.op.axes)
 
 
-def _slice(call: Written, x: Value) -> Value:
+def _slice(call: Written, x: GraphValue) -> GraphValue:
     """Along the axes of which something is left out."""
     op = call.op
     steps = getattr(op, "steps", (1,) * len(op.full))
@@ -600,11 +614,11 @@ def _slice(call: Written, x: Value) -> Value:
     return x.op("Slice", starts, ends, axes, by) if axes else x
 
 
-def _concat(call: Written, *parts: Value) -> Value:
+def _concat(call: Written, *parts: GraphValue) -> GraphValue:
     return parts[0].op("Concat", *parts[1:], axis=call.op.axis)
 
 
-def _pad(call: Written, x: Value) -> Value:
+def _pad(call: Written, x: GraphValue) -> GraphValue:
     top, bottom, left, right = call.op.padding
     sides = [0, 0, top, left, 0, 0, bottom, right]
     if isinstance(call.op, resampling.ReflectionPad2d):
@@ -612,7 +626,7 @@ def _pad(call: Written, x: Value) -> Value:
     return x.op("Pad", sides, float(getattr(call.op, "value", 0.0)))
 
 
-def _embed(call: Written, x: Value) -> Value:
+def _embed(call: Written, x: GraphValue) -> GraphValue:
     """Zeros around a block."""
     before, behind = [], []
     for axis, (start, full) in enumerate(zip(call.op.start, call.op.full, strict=True)):
@@ -625,17 +639,17 @@ def _embed(call: Written, x: Value) -> Value:
     return x.op("Pad", [*before, *behind], 0.0)
 
 
-def _constant(call: Written, writer: GraphWriter) -> Value:
+def _constant(call: Written, writer: GraphWriter) -> GraphValue:
     if None not in call.out:
         return writer.value(np.full(call.op.shape, call.op.value, np.float32))
     return writer.value(call.op.value).op("Expand", writer.extents(call.op.shape, call.other.shape))
 
 
-def _numbers(call: Written, writer: GraphWriter) -> Value:
+def _numbers(call: Written, writer: GraphWriter) -> GraphValue:
     return writer.value(np.asarray(call.op.values, np.float32))
 
 
-def _plain(operator: str) -> Callable[..., Value]:
+def _plain(operator: str) -> Callable[..., GraphValue]:
     """An operation that is one operator without attributes."""
     return lambda _call, *ins: ins[0].op(operator, *ins[1:])
 

@@ -2,8 +2,8 @@
 
 A file comes from somewhere else, so nothing in it is believed: that it is ONNX at all, that a
 weight has as many bytes as its shape says, that weights in files beside it lie in its own folder,
-that each value is computed once and before it is read. What is left is a list of `Node`s in order,
-with arrays and Python's numbers, and nothing that depends on the package onnx. Read next:
+that each value is computed once and before it is read. What is left is a list of `OnnxNode`s in
+order, with arrays and Python's numbers, and nothing that depends on the package onnx. Read next:
 `onnx_graph.py`, what becomes of it.
 """
 
@@ -44,7 +44,7 @@ Open = tuple[int | str, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Node:
+class OnnxNode:
     """One operation of a file.
 
     Args:
@@ -84,7 +84,7 @@ class OnnxGraph:
     inputs: Mapping[str, Open]
     outputs: Mapping[str, Open | None]
     initializers: Mapping[str, np.ndarray]
-    nodes: Sequence[Node]
+    nodes: Sequence[OnnxNode]
 
 
 def broken(
@@ -137,6 +137,8 @@ def imported_onnx(caller: str) -> Any:
 
 
 def _parsed(onnx: Any, path: Path) -> Any:
+    if path.exists() and not path.is_file():
+        raise broken(f"{path} is no file", fix="the path of a file")
     try:
         data = path.read_bytes()
     except OSError as error:
@@ -177,6 +179,8 @@ class FileReader:
             raise not_taken(
                 "a quantised graph", self._where, "the float32 graph that it was made of"
             )
+        if any(function.domain in _DOMAIN for function in self._model.functions):
+            raise not_taken("operators of its own under ONNX's names", self._where, "other names")
         initializers: dict[str, np.ndarray] = {}
         for tensor in graph.initializer:
             name = self._text(tensor.name)
@@ -260,7 +264,7 @@ class FileReader:
         ]
         return tensor.elem_type, tuple(extents)
 
-    def _node(self, node: Any) -> Node:
+    def _node(self, node: Any) -> OnnxNode:
         attributes: dict[str, Any] = {}
         operator, name, domain = map(self._text, (node.op_type, node.name, node.domain))
         strange = "" if domain in _DOMAIN else f"of the domain {domain}"
@@ -272,8 +276,8 @@ class FileReader:
             if attributes[word] is None:
                 kinds = "a graph of its own" if attribute.type in (5, 10) else "no plain value"
                 strange = strange or f"its {word} is {kinds}"
-        names = (tuple(map(self._text, each)) for each in (node.input, node.output))
-        return Node(operator, name, *names, attributes, strange)
+        inputs, outputs = (tuple(map(self._text, each)) for each in (node.input, node.output))
+        return OnnxNode(operator, name, inputs, outputs, attributes, strange)
 
     def _attribute(self, attribute: Any, where: str) -> Any:
         """A value of Python's; None: graphs, types, sparse tensors, references."""
@@ -292,7 +296,7 @@ class FileReader:
         several = {6: "floats", 7: "ints"}.get(kind)
         return tuple(getattr(attribute, several)) if several else None
 
-    def _in_order(self, nodes: Iterable[Node], given: set[str], outputs: Iterable[str]) -> None:
+    def _in_order(self, nodes: Iterable[OnnxNode], given: set[str], outputs: Iterable[str]) -> None:
         """Each value is made once, and before it is read."""
         nodes = list(nodes)
         made = [name for node in nodes for name in node.outputs if name]

@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextvars import ContextVar
 from dataclasses import replace
 from functools import cache, partial
+from numbers import Integral
 from types import MappingProxyType
 from typing import Any, NamedTuple, NoReturn
 
@@ -35,7 +36,7 @@ from ooctrain.interop.graph import (
     Registered,
     refuse,
 )
-from ooctrain.interop.onnx_file import Node, OnnxGraph, Open, broken, not_taken, read
+from ooctrain.interop.onnx_file import OnnxGraph, OnnxNode, Open, broken, not_taken, read
 from ooctrain.interop.onnx_numbers import NUMBERS, SIZES
 from ooctrain.interop.onnx_ops import OPERATORS, Operator, constant, refused
 
@@ -148,8 +149,8 @@ def _shapes(graph: OnnxGraph, example: Sequence[int] | None) -> dict[str, Extent
     sizes: dict[str, int] = {}
     first = next(iter(graph.inputs.values()))
     if example is not None:
-        given = tuple(example)
-        fits = len(given) == len(first) and all(isinstance(n, int) and n > 0 for n in given)
+        given = tuple(example) if isinstance(example, Sequence) else (example,)
+        fits = len(given) == len(first) and all(isinstance(n, Integral) and n > 0 for n in given)
         pairs = list(zip(given, first, strict=False))[1:]  # the batch is looked at later
         if not fits or any(isinstance(w, int) and w != n for n, w in pairs):
             raise not_taken(
@@ -161,7 +162,7 @@ def _shapes(graph: OnnxGraph, example: Sequence[int] | None) -> dict[str, Extent
     for name, shape in graph.inputs.items():
         own = [n if isinstance(n, int) else sizes.get(n) for n in shape]
         if example is not None and shape is first:
-            own[1:] = example[1:]
+            own[1:] = map(int, example[1:])
         if any(n is None for n in own[1:]):
             raise not_taken(
                 f"input {name!r} has shape {_as_text(shape)}: more than the batch is open",
@@ -207,7 +208,7 @@ def _apart(graph: OnnxGraph, known: Mapping[str, Operator]) -> OnnxGraph:
     return replace(graph, initializers=arrays, nodes=nodes)
 
 
-def _reads(nodes: Iterable[Node]) -> Iterator[tuple[Node, int, str]]:
+def _reads(nodes: Iterable[OnnxNode]) -> Iterator[tuple[OnnxNode, int, str]]:
     for node in nodes:
         for place, name in enumerate(node.inputs):
             yield node, place, name
@@ -334,12 +335,12 @@ class GraphReader:
         for name in path.split(".") if path else ():
             if name not in part._modules:
                 part.add_module(name, ImportedPart(kind))
-            part = part._modules[name]  # type: ignore[assignment]
+            part = part._modules[name]
         return part
 
     # Nodes
 
-    def _read_node(self, node: Node) -> None:
+    def _read_node(self, node: OnnxNode) -> None:
         inputs = [self._name(name) for name in node.inputs]
         while inputs and not inputs[-1]:
             inputs.pop()
@@ -355,7 +356,10 @@ class GraphReader:
         kind = Operator(NUMBERS[node.operator]) if numeric else self._known[node.operator]
         outputs = self._count(node, kind.function)
         options = self._options(node, kind.function, outputs)
-        if why := _unfit(kind.function, len(inputs), options):
+        why = _unfit(kind.function, len(inputs), options)
+        if outputs and "outputs" not in _parameters(kind.function):
+            why = "more than its first output"
+        if why:
             self._call(node, path, partial(_missing, why), (), {})
         elif numeric:
             self._count_sizes(node, inputs, kind.function, options, outputs)
@@ -365,21 +369,23 @@ class GraphReader:
             ]
             self._call(node, path, kind.function, tuple(args), options, outputs)
 
-    def _count(self, node: Node, function: Callable[..., Any]) -> int:
-        """How many results are asked for; 0: one that is not in a tuple."""
+    def _count(self, node: OnnxNode, function: Callable[..., Any]) -> int:
+        """How many results are needed; 0: one that is not in a tuple."""
         if node.operator == "Split":
             return len(node.outputs)
         last = max((i for i, name in enumerate(node.outputs) if name in self._read), default=0)
         return last + 1 if last else 0
 
-    def _options(self, node: Node, function: Callable[..., Any], outputs: int) -> dict[str, Any]:
-        """The attributes, and what else a function asks for by name."""
+    def _options(
+        self, node: OnnxNode, function: Callable[..., Any], outputs: int
+    ) -> dict[str, Any]:
+        """The attributes, and what else a function takes by name."""
         ours = {"training": Mode(), "opset": self._graph.opset, "outputs": max(outputs, 1)}
         asked = _parameters(function).keys() & _OURS
         return {**node.attributes, **{name: ours[name] for name in asked}}
 
     def _count_sizes(
-        self, node: Node, inputs: list[str], function: Callable[..., Any],
+        self, node: OnnxNode, inputs: list[str], function: Callable[..., Any],
         options: dict[str, Any], outputs: int,
     ) -> None:  # fmt: skip
         """A node of numbers: computed now if all are known, else when a batch is recorded."""
@@ -393,7 +399,7 @@ class GraphReader:
         self._call(node, "", function, tuple(args), options, outputs)
         self._sizes.update(node.outputs)
 
-    def _argument(self, node: Node, path: str, kind: Operator, place: int, name: str) -> Any:
+    def _argument(self, node: OnnxNode, path: str, kind: Operator, place: int, name: str) -> Any:
         """An input as its function takes it."""
         if not name:
             return None
@@ -426,7 +432,7 @@ class GraphReader:
         return Ref(name)
 
     def _call(
-        self, node: Node, path: str, function: Callable[..., Any], args: tuple[Any, ...],
+        self, node: OnnxNode, path: str, function: Callable[..., Any], args: tuple[Any, ...],
         options: Mapping[str, Any], outputs: int = 0,
     ) -> None:  # fmt: skip
         for unknown in (arg for arg in args if isinstance(arg, _Unknown)):
@@ -439,7 +445,7 @@ class GraphReader:
                 call = GraphCall(each, node.operator, operator.getitem, (Ref(name), i), path=path)
                 self._calls.append(call)
 
-    def _path(self, node: Node, inputs: list[str]) -> str:
+    def _path(self, node: OnnxNode, inputs: list[str]) -> str:
         """The part that a node is in: that of its weights, or one of the node's own name."""
         paths = [self._registered[name].path for name in inputs if name in self._registered]
         path = next(filter(None, paths), "") or _path_of(node.name or node.outputs[0])
@@ -478,7 +484,7 @@ def _path_of(name: str) -> str:
     return ".".join(filter(None, path.split(".")))
 
 
-def _constant_of(node: Node) -> np.ndarray:
+def _constant_of(node: OnnxNode) -> np.ndarray:
     """The value of a Constant node, which has one of several attributes."""
     if len(node.attributes) != 1:
         raise broken(f"{node.where} has {len(node.attributes)} values")
@@ -490,7 +496,7 @@ def _constant_of(node: Node) -> np.ndarray:
 
 
 def _computed(
-    node: Node, function: Callable[..., Any], arrays: Sequence[Any], options: Mapping[str, Any]
+    node: OnnxNode, function: Callable[..., Any], arrays: Sequence[Any], options: Mapping[str, Any]
 ) -> Any:
     try:
         with np.errstate(all="ignore"):
@@ -510,7 +516,7 @@ def _parameters(function: Callable[..., Any]) -> Mapping[str, inspect.Parameter]
 
 
 def _unfit(function: Callable[..., Any], inputs: int, options: Mapping[str, Any]) -> str:
-    """Why a function does not take so many inputs with these attributes; "": it does."""
+    """Why a function does not take this number of inputs with these attributes; "": it does."""
     found = _parameters(function).values()
     several = any(p.kind is p.VAR_POSITIONAL for p in found)
     any_name = any(p.kind is p.VAR_KEYWORD for p in found)

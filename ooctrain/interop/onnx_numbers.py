@@ -3,7 +3,7 @@
 Exporters write `x.view(x.size(0), -1)` as Shape, Gather, Concat, Reshape. Nothing of that is a
 tensor of the network, so it is computed with NumPy when a call is recorded, for the batch at hand.
 `NUMBERS` is the table; its functions take the operators' inputs and attributes as those of
-`onnx_ops.py` do.
+`onnx_ops.py` do. Read next: `onnx_graph.py`, where they are called.
 """
 
 from __future__ import annotations
@@ -111,7 +111,7 @@ def arange(start: np.ndarray, limit: np.ndarray, delta: np.ndarray) -> np.ndarra
     """From a start up to a limit."""
     if delta == 0 or abs((limit - start) / delta) > MOST_NUMBERS:
         raise refused("a range of too many numbers")
-    return np.arange(start, limit, delta)
+    return np.arange(start.item(), limit.item(), delta.item(), dtype=start.dtype)
 
 
 def expand(x: np.ndarray, shape: Any) -> np.ndarray:

@@ -145,14 +145,20 @@ def _windows(
     axes = x.ndim - 2
     if axes not in (1, 2):
         raise refused(f"a tensor of {x.ndim} axes: images have 4 here, and rows of values 3")
-    settings = [tuple(kernel), tuple(strides) or (1,) * axes, tuple(dilations) or (1,) * axes]
+    settings: list[Any] = [
+        tuple(kernel),
+        tuple(strides) or (1,) * axes,
+        tuple(dilations) or (1,) * axes,
+    ]
     if any(len(each) != axes or min(each) < 1 for each in settings):
         raise refused(f"kernel, strides and dilations {settings} for {axes} axes of windows")
     _within([n for each in settings for n in each])
-    sides = _pads(x.shape[2:], *settings, pads, auto_pad)
+    spans, steps, spread = settings
+    sides = _pads(x.shape[2:], spans, steps, spread, pads, auto_pad)
     if axes == 1:
         settings, sides = [(1, *each) for each in settings], [(0, 0), *sides]
-    return Windows(*settings, (*sides[0], *sides[1]))
+    spans, steps, spread = settings
+    return Windows(spans, steps, spread, (*sides[0], *sides[1]))
 
 
 def _image(x: Tensor) -> Tensor:
@@ -516,15 +522,15 @@ def _reduction(method: Callable[..., Tensor]) -> Callable[..., Tensor]:
     return reduce_over
 
 
-def _absolute_sum(x: Tensor, axes: Ints, keepdim: bool) -> Tensor:
+def _absolute_sum(x: Tensor, axes: Sequence[int], keepdim: bool) -> Tensor:
     return x.abs().sum(axes, keepdim)
 
 
-def _square_sum(x: Tensor, axes: Ints, keepdim: bool) -> Tensor:
+def _square_sum(x: Tensor, axes: Sequence[int], keepdim: bool) -> Tensor:
     return (x * x).sum(axes, keepdim)
 
 
-def _length(x: Tensor, axes: Ints, keepdim: bool) -> Tensor:
+def _length(x: Tensor, axes: Sequence[int], keepdim: bool) -> Tensor:
     return (x * x).sum(axes, keepdim).sqrt()
 
 
@@ -735,8 +741,8 @@ def resize(
 def _resized(x: Tensor, how: Axis, axes: Sequence[tuple[int, int, float]]) -> Tensor:
     """By a kernel of this library if there is one, else by two matrices."""
     size = axes[0][1], axes[1][1]
-    if how.kernel(axes) is not None:
-        return F.interpolate(x, size, None, *how.kernel(axes))
+    if (kernel := how.kernel(axes)) is not None:
+        return F.interpolate(x, size, None, *kernel)
     if any(extent * out > MOST_CONSTANTS for extent, out, _ in axes):
         raise refused(f"mode={how.mode} from {x.shape[2:]} to {size}, in this form")
     rows, columns = (constant(matrix_of(how, *axis)) for axis in axes)

@@ -20,7 +20,7 @@ import ooctrain as oc
 from ooctrain.errors import OoctrainError
 
 onnx = pytest.importorskip("onnx", reason="onnx is not installed")
-pytestmark = [pytest.mark.peers, pytest.mark.slow]  # onnx takes seconds to make its tests
+pytestmark = pytest.mark.slow  # onnx takes seconds to make its tests
 
 #: Fifty operators, named before there was an importer; and more that are known now.
 OPERATORS = (

@@ -26,7 +26,7 @@ with never_silent():
 @pytest.mark.parametrize(("work", "words"), [
     ([], "working ... 7 s"),
     ([Activity("planning", began_s=90.0)], "planning ... 10 s"),
-    ([Activity("planning", began_s=0.0), Activity("compiling", 5, 0, 98.0)], "compiling, 1 of 5 ... 2 s"),
+    ([Activity("a"), Activity("compiling", 5, 0, 98.0)], "compiling, 1 of 5 ... 2 s"),
     ([Activity("compiling", 5, 2, 90.0)], "compiling, 3 of 5 ... 10 s, about 15 s to go"),
     ([Activity("compiling", 5, 5, 90.0)], "compiling, 5 of 5 ... 10 s"),
 ])  # fmt: skip
