@@ -58,8 +58,8 @@ def refuse_foreign(name: str) -> None:
             )  # fmt: skip
         raise ConfigError(
             f"{name!r} is {kind}, and ooctrain does not read {unread}", code="OOC-106",
-            fix="write the network in Python and name it file.py:function (docs/howto/network.md); "
-            "its load_state_dict takes the state_dict of a torch model (docs/howto/weights.md)",
+            fix="name the function that makes the network, of PyTorch or of this library: --torch "
+            "file.py:function; --weights FILE.safetensors is for its weights (docs/start.md)",
         )  # fmt: skip
 
 
