@@ -27,6 +27,7 @@ from ooctrain.cli.command_ranks import (
 from ooctrain.cli.launch import launch
 from ooctrain.cli.live import Lines, shown
 from ooctrain.cli.options import (
+    POSITIVE,
     Command,
     Extent,
     MemoryOptions,
@@ -86,17 +87,25 @@ class Looking:
 
     Args:
         verify: whether the same steps run in-core as well, and every bit is compared.
+        verify_steps: how many of the first steps that is done with; None: with all, if `verify`.
         stops: whether it stops before each instruction.
     """
 
     verify: bool
+    verify_steps: int | None
     stops: bool
+
+    @property
+    def compares(self) -> bool:
+        """Whether steps run in-core as well."""
+        return self.verify or self.verify_steps is not None
 
 
 def looking_options(command: Command) -> Command:
     """Adds the options of `Looking`, which the command gets as `looking`."""
     options = (
         click.option("--verify", is_flag=True, help="Run in-core as well and compare every bit."),
+        click.option("--verify-steps", type=POSITIVE, help="The same with the first steps alone."),
         click.option(
             "--step", "stops", is_flag=True, help="Stop before each instruction and explain it."
         ),
@@ -152,7 +161,7 @@ def _train(
         record.watch = None if memory.memory is None else MemoryWatch()  # while data is read, too
         task = make_task(workload)
         if ranks is not None:
-            agree_on_run(ranks, options, task, verify=looking.verify)
+            agree_on_run(ranks, options, task, verify=looking.compares)
         trainer = training.make_trainer(task, workload, memory)
         trainer.ranks = ranks
         writes = ranks is None or ranks.is_first
@@ -188,7 +197,8 @@ def _run(console: Console, run: TrainingRun, looking: Looking) -> None:
     ranks = trainer.ranks
     steps_per_epoch = len(training.make_loader(run.task, workload))
     changed = changes(run, before, steps_per_epoch)
-    if looking.verify:
+    run.record.verify_steps = looking.verify_steps
+    if looking.compares:
         expect_comparable(run, before, steps_per_epoch)
     apart = steps_apart(run, before, steps_per_epoch)
     lines = Lines(console, "", steps_per_epoch, extent, apart)
@@ -211,7 +221,7 @@ def _run(console: Console, run: TrainingRun, looking: Looking) -> None:
     lines.title = "in-core" if in_core else "out-of-core"
     with nullcontext(stepping) if stepping else shown(lines) as display:
         training.run_training(run, display, before)
-    verifies = looking.verify and bool(run.record.losses)
+    verifies = looking.compares and bool(run.record.losses)
     on_all = verifies and is_compared_on_all(ranks, trainer)
     if ranks is not None and not ranks.is_first:
         if on_all:  # the console of this rank says nothing

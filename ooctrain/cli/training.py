@@ -8,6 +8,7 @@ came. A `TrainingRun` (options, a task, a trainer) returns its `RunRecord`. Read
 
 from __future__ import annotations
 
+import hashlib
 import os
 import signal
 import time
@@ -187,7 +188,8 @@ def tilings_of(trainer: Trainer) -> list[str]:
 
 
 def compare_with_in_core(run: TrainingRun, display: Display, on_all: bool = False) -> None:
-    """Runs the same steps in-core, tiled alike, and compares every loss and every value.
+    """Runs the same steps in-core, tiled alike, and compares every loss and every value. With
+    `verify_steps` only the first ones; the values are those after them.
 
     What several ranks did, one does in as many parts, or all of them do again. A resumed run is
     compared from its first step on, those before it was stopped included: its checkpoint has been
@@ -201,8 +203,9 @@ def compare_with_in_core(run: TrainingRun, display: Display, on_all: bool = Fals
     # fewer.
     steps_per_epoch = len(make_loader(run.task, asked.workload))
     epochs = max(record.lengths[-1], -(-done // steps_per_epoch))
+    compared = min(done, record.verify_steps or done)
     until = replace(
-        asked.extent, epochs=epochs, steps=done, checkpoint_path=None, checkpoint_steps=None
+        asked.extent, epochs=epochs, steps=compared, checkpoint_path=None, checkpoint_steps=None
     )
     ranks = run.trainer.ranks
     parts = asked.workload.accumulate if ranks is None or on_all else ranks.count
@@ -215,8 +218,9 @@ def compare_with_in_core(run: TrainingRun, display: Display, on_all: bool = Fals
     with make_trainer(task, workload, memory, in_core=True, ranks=again_on) as other:
         again = TrainingRun(replace(asked, extent=until), task, other)
         run_training(again, display)
-        same_values = _same(run.trainer.state_arrays(), other.state_arrays())
-    record.identical_to_incore = same_values and again.record.losses == record.losses
+        values = digests(run.trainer) if compared == done else record.values_then
+        same_values = values == digests(other)
+    record.identical_to_incore = same_values and again.record.losses == record.losses[:compared]
     record.incore_step_us = again.record.step_us
     record.incore_timelines = again.record.timelines
 
@@ -259,6 +263,8 @@ def _one_step(trainer: Trainer, images: np.ndarray, labels: np.ndarray, record: 
     record.plan_us.append((planned - started) * 1e6)
     record.losses.append(loss)
     record.timeline = trainer.timeline
+    if trainer.steps_done == record.verify_steps:
+        record.values_then = digests(trainer)
     if trainer.timeline is not None and len(record.step_us) > WARMUP_STEPS:
         record.timelines.append(trainer.timeline)
 
@@ -294,7 +300,9 @@ def _interrupted(trainer: Trainer, extent: Extent) -> TrainingStopped:
     )
 
 
-def _same(one: dict[str, np.ndarray], other: dict[str, np.ndarray]) -> bool:
-    return one.keys() == other.keys() and all(
-        value.tobytes() == other[name].tobytes() for name, value in one.items()
-    )
+def digests(trainer: Trainer) -> dict[str, str]:
+    """{name: digest of all bytes} of parameters, statistics and optimizer states."""
+    return {
+        name: hashlib.blake2b(np.ascontiguousarray(value).data).hexdigest()
+        for name, value in trainer.state_arrays().items()
+    }

@@ -183,6 +183,7 @@ def test_a_tutorial_says_what_it_is_for(script):
 
 def test_a_script_prints_its_own_prose_before_each_cell(monkeypatch, capsys):
     script = FOLDER / "01_autograd_from_nothing.py"
+    monkeypatch.setenv("COLUMNS", "100")  # wide enough for its lines
     runpy.run_path(str(script), run_name="__main__")
     shown = capsys.readouterr().out
     prose = re.findall(r"^# %% \[markdown\]\n((?:#.*\n)+)", script.read_text(), re.M)

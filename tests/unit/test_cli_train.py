@@ -56,6 +56,26 @@ def test_a_verified_run_has_the_bits_of_in_core_and_the_peak_that_was_planned(ru
     assert "stem          cifar, for small images of 32 x 32\n" in out
 
 
+def test_the_first_steps_alone_are_compared(run, tmp_path):
+    options = ["--planner", "auto", "--budget", "40%", "--steps", "4", "--verify-steps"]
+    status, numbers, out, _ = run(*options, "2")
+    assert (status, numbers["identical_to_incore"]) == (0, True)
+    assert len(numbers["losses"]) == 4
+    assert "2 of 4 steps compared" in out
+    _, _, out, _ = run(*options, "9")
+    assert "steps compared" not in out
+
+
+def test_first_steps_that_a_resumed_run_does_not_do_are_not_compared(run, tmp_path):
+    file = str(tmp_path / "run.safetensors")
+    run("--steps", "2", "--checkpoint", file)
+    status, _, _, err = run("--steps", "4", "--resume", file, "--verify-steps", "2")
+    assert status == 2
+    assert "2 steps were done" in err
+    status, numbers, _, _ = run("--steps", "4", "--resume", file, "--verify-steps", "3")
+    assert (status, numbers["identical_to_incore"]) == (0, True)
+
+
 def test_a_tiled_run_is_compared_with_in_core_tiled_alike(run):
     """Tiles add gradients of weights in another order; everything else must not matter."""
     status, numbers, out, _ = run("--planner", "sft", "--budget", "60%", "--steps", "3", "--verify")

@@ -161,6 +161,12 @@ def expect_comparable(run: TrainingRun, before: RunState | None, steps_per_epoch
     of ranks, whose bits are others."""
     if before is None:
         return
+    first = run.record.verify_steps
+    if first is not None and before.step >= first:
+        raise ConfigError(
+            f"--verify-steps {first} compares steps that were done before the run goes on",
+            numbers=f"{before.step} steps were done", fix="--verify, or more steps",
+        )  # fmt: skip
     lengths = {*_lengths_before(run, before)} if _has_length(run) else set()
     lengths |= {epochs_of_rates(run, before, steps_per_epoch)} if lengths else set()
     other_images = _trained_on_others(run, before)

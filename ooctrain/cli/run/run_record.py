@@ -63,6 +63,8 @@ class RunRecord:
         tested_on: what the accuracy is a share of.
         saved: checkpoints written.
         ranks: the numbers of ranks that did steps before a resume.
+        verify_steps: as `Looking` has it.
+        values_then: {name: digest} of all values after so many steps.
         identical_to_incore: None where it was not requested.
         incore_step_us: wall-clock times of the in-core run's steps.
         incore_timelines: timelines of its last steps.
@@ -84,6 +86,8 @@ class RunRecord:
     tested_on: str = "the test images"
     saved: int = 0
     ranks: list[int] = field(default_factory=list)
+    verify_steps: int | None = None
+    values_then: dict[str, str] = field(default_factory=dict)
     identical_to_incore: bool | None = None
     incore_step_us: list[float] = field(default_factory=list)
     incore_timelines: deque[Timeline] = field(default_factory=deque)

@@ -83,6 +83,9 @@ def summary_rows(prepared: PreparedStep, run: TrainingRun, *, stopped: bool) -> 
         same = "the same bits as in-core" if record.identical_to_incore else "NOT those of in-core"
         alike = "" if keeps_bits(prepared.plan.rewrites) else ", tiled alike"
         rows.append(("result", f"{same}{alike}: every loss, parameter and statistic"))
+        done = len(record.losses)
+        if record.verify_steps is not None and record.verify_steps < done:
+            rows.append(("", f"{record.verify_steps} of {done} steps compared"))
     if record.test_accuracy is not None:
         right = format_percent(record.test_accuracy, 1)
         rows.append(("accuracy", f"{right} of {record.tested_on}"))
