@@ -143,6 +143,8 @@ class Settings:
         """What a search may do whose time begins now."""
         if self.at_once:
             return Effort.none(self.evaluations)
+        if self.time_limit_s is None:
+            return Effort(self.evaluations)
         return Effort.within(self.time_limit_s, self.evaluations)
 
     def find_machine(self) -> Machine:
