@@ -36,6 +36,7 @@ from ooctrain.sched.simulate import simulate as simulated
 from ooctrain.sched.timeline import Timeline
 from ooctrain.split.model import Chance, SplitModel
 from ooctrain.split.split_settings import Splitting, coarser, expect_free, parse_splitting
+from ooctrain.step.arguments import checked
 from ooctrain.step.blocks import put_together
 from ooctrain.step.machine import Machine
 from ooctrain.step.presets import machine as find_machine
@@ -96,6 +97,7 @@ def step_trace(
     return apply_rewrites(step, DEFAULT_REWRITES)
 
 
+@checked
 def plan(
     trace: Trace, budget: int | str | None = None, planner: str | Planner = "auto",
     machine: str | Machine | None = None, granule: Granule = BYTES,
@@ -157,6 +159,7 @@ def plan(
     return prepare(trace, replace(settings, machine=find_machine(machine)), granule=granule).plan
 
 
+@checked
 @collecting_rarely()
 def verify(
     plan: Plan | Schedule, original_trace: Trace, budget: int | str,
@@ -179,6 +182,7 @@ def _checked_list(given: object, fix: str) -> None:
         raise ConfigError(what, code="OOC-104", fix=fix)
 
 
+@checked
 def simulate(
     schedule: Schedule | Plan, trace: Trace, machine: str | Machine | None = None
 ) -> Timeline:
@@ -199,6 +203,7 @@ def simulate(
     return simulated(listed, trace, find_machine(machine))
 
 
+@checked
 def lower_bound(
     trace: Trace, budget: int | str, machine: str | Machine | None = None, recompute: bool = True
 ) -> LowerBound:
@@ -216,6 +221,7 @@ class FitOrChance(Chance, total=False):
     fit: int | str | None
 
 
+@checked
 def split(
     model: Module, depth: float = 0.5, grid: tuple[int, int] = (2, 2), stochastic: bool = False,
     **more: Unpack[FitOrChance],
@@ -269,6 +275,7 @@ def _to_fit(model: Module, how: Splitting, budget: int | str) -> SplitModel:
     return SplitModel(model, how, partial(least_split, budget=budget))
 
 
+@checked
 def split_to_fit(
     model: Module, input_shape: tuple[int, ...], budget: int | str, how: Splitting | None = None
 ) -> Module:
@@ -341,6 +348,7 @@ def load_plan(path: str, trace: Trace, rewrites: Sequence[str] = ()) -> Plan:
     return Plan.from_json(data, apply_rewrites(trace, names), str(path))
 
 
+@checked
 def execute(
     plan: Plan, model: Module, batch: tuple[Images, np.ndarray], device: str = "cpu",
     allocator: str = "va", *, scalars: Mapping[str, float] | None = None,

@@ -58,6 +58,7 @@ from ooctrain.sched.planning.effort import EVALUATIONS
 from ooctrain.sched.planning.planner import Planner
 from ooctrain.sched.schedule import Plan
 from ooctrain.sched.timeline import Timeline
+from ooctrain.step.arguments import checked
 from ooctrain.step.blocks import put_together
 from ooctrain.step.machine import Machine
 from ooctrain.step.op import Scalars
@@ -72,6 +73,7 @@ R = TypeVar("R")
 MANY = 4
 
 
+@checked
 class Trainer:
     """Trains a model within a budget of device memory.
 

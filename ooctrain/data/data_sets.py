@@ -23,6 +23,7 @@ from ooctrain.data.mnist import mnist
 from ooctrain.data.synthetic import synthetic, synthetic_images, synthetic_pixels
 from ooctrain.errors import ConfigError, unknown_name
 from ooctrain.plugins import is_path
+from ooctrain.step.arguments import checked
 from ooctrain.step.user_values import as_path
 
 
@@ -64,6 +65,7 @@ SOURCES: Mapping[str, DataSource] = MappingProxyType(
 CROP_MARGIN = 8 / 7
 
 
+@checked
 def load(
     text: str | PathLike[str], *, train: bool = True, image_size: int | None = None,
     download: bool = False, crop: int | None = None,

@@ -20,8 +20,8 @@ from ooctrain.layers.layout import Pad
 from ooctrain.layers.linear import Linear
 from ooctrain.layers.losses import ClassWeights
 from ooctrain.layers.softmax import SoftmaxAlong
-from ooctrain.step.op import Pair, Sides
 from ooctrain.step.arguments import checked
+from ooctrain.step.op import Pair, Sides
 
 IntOrPair = int | Sequence[int]
 
@@ -75,6 +75,8 @@ def scaled_dot_product_attention(
     if dropout_p or (is_causal and attn_mask is not None):
         what = "no dropout" if dropout_p else "either a mask or is_causal"
         raise ConfigError(f"scaled_dot_product_attention takes {what}", code="OOC-106")
+    if query.ndim < 2:
+        raise ShapeError(f"a query (..., L, E) is needed, not {query.shape}")
     by = 1 / math.sqrt(query.shape[-1]) if scale is None else finite(scale, "scale")
     scores = (query * by) @ key.transpose(-2, -1)
     if attn_mask is not None:

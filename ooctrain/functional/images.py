@@ -33,8 +33,8 @@ from ooctrain.layers.pooling import (
 )
 from ooctrain.layers.regions import Embed
 from ooctrain.layers.resampling import ReflectionPad2d, Upsample
-from ooctrain.step.op import Pair, Sides
 from ooctrain.step.arguments import checked
+from ooctrain.step.op import Pair, Sides
 
 #: One number, or one for each channel.
 Each = float | Sequence[float] | np.ndarray
@@ -75,7 +75,7 @@ def mean_and_std(mean: Each, std: Each) -> tuple[PlainEach, PlainEach]:
 
 
 def _numbers(value: Each, what: str) -> tuple[float, ...]:
-    if isinstance(value, Sequence | np.ndarray) and not isinstance(value, str) and len(value):
+    if isinstance(value, Sequence | np.ndarray) and len(value):
         return tuple(finite(one, what) for one in value)
     return (finite(value, what),)  # type: ignore[arg-type]
 
@@ -229,9 +229,11 @@ def adaptive_avg_pool2d(input: Tensor, output_size: int | Sequence[int | None] |
 
 def _adaptive_size(input: Tensor, output_size: int | Sequence[int | None] | None) -> Pair:
     asked = output_size if isinstance(output_size, Sequence) else (output_size, output_size)
-    own = input.shape[-len(asked) :]
-    size = [mine if wanted is None else wanted for wanted, mine in zip(asked, own, strict=True)]
-    return pair(size)
+    if len(asked) != 2 or len(input.shape) < 2:
+        raise ShapeError(f"{asked} is no size of images {input.shape}", fix="(OH, OW)")
+    own = input.shape[-2:]
+    return pair([mine if wanted is None else wanted
+                 for wanted, mine in zip(asked, own, strict=True)])  # fmt: skip
 
 
 @checked

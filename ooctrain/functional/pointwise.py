@@ -103,7 +103,7 @@ def stochastic_depth(
     if not training or p == 0:
         return input
     tape = current_tape()
-    rows = input.shape[0] if mode == "row" else 1
+    rows = input.shape[0] if mode == "row" and input.ndim else 1
     place = {} if tape.parts is None or mode == "batch" else tape.parts.place_of((rows, 1))
     mask = call(Dropout(p, tape.next_dropout(), **place), call(Constant(1.0, (rows, 1))))
     return input * mask.reshape((rows, *(1,) * (input.ndim - 1)))

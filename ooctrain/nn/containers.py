@@ -13,6 +13,7 @@ from typing import Self
 from ooctrain.engine.module import Module
 from ooctrain.engine.tensor import Tensor
 from ooctrain.errors import ConfigError
+from ooctrain.step.arguments import checked
 from ooctrain.step.trace import Trace
 
 
@@ -133,6 +134,7 @@ class Sequential(_InOrder):
         return named[index][1]
 
 
+@checked
 class ModuleList(_InOrder):
     """Modules in a list; the owner calls them."""
 
@@ -145,6 +147,7 @@ class ModuleList(_InOrder):
         return ModuleList(found) if isinstance(found, list) else found
 
 
+@checked
 class ModuleDict(Module):
     """Modules by name, in the order in which they came; the owner calls them."""
 
@@ -154,7 +157,14 @@ class ModuleDict(Module):
 
     def update(self, modules: Mapping[str, Module] | Iterable[tuple[str, Module]]) -> None:
         """Adds modules, or replaces those that have their names."""
-        for name, module in dict(modules).items():
+        try:
+            named = dict(modules)
+        except (TypeError, ValueError) as error:
+            raise ConfigError(
+                f"{type(self).__name__} is given {type(modules).__name__}", code="OOC-106",
+                fix="{name: module}, or pairs of a name and a module",
+            ) from error  # fmt: skip
+        for name, module in named.items():
             self[name] = module
 
     def __setitem__(self, name: str, module: Module) -> None:

@@ -188,7 +188,7 @@ def eye_(tensor: T) -> T:
 def dirac_(tensor: T, groups: int = 1) -> T:
     """Kernels that pass as many channels on as they can."""
     shape = tensor.shape
-    if len(shape) not in (3, 4, 5) or shape[0] % groups:
+    if len(shape) not in (3, 4, 5) or groups < 1 or shape[0] % groups:
         raise ShapeError(f"dirac_ wants the weights of a convolution, not {shape}")
     return _begin(tensor, partial(_passing, shape, groups))
 

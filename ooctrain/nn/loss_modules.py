@@ -12,8 +12,8 @@ from ooctrain import functional as F
 from ooctrain.engine.module import Module
 from ooctrain.engine.tensor import Tensor
 from ooctrain.layers.losses import Reduction
-from ooctrain.step.user_values import as_numbers
 from ooctrain.step.arguments import checked
+from ooctrain.step.user_values import as_numbers
 
 
 @checked

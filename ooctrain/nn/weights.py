@@ -169,6 +169,7 @@ class Linear(Module):
         return self.weight.shape[0]
 
 
+@checked
 class _BatchNorm(Module):
     """Batch normalisation: each channel over all other axes.
 

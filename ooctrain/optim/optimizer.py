@@ -76,7 +76,15 @@ class Optimizer:
         self.steps_done = 0
         self.param_groups: list[dict[str, Any]] = []
         self.defaults = defaults
-        entries: list[Any] = list(params)
+        try:
+            entries: list[Any] = list(params)
+        except TypeError:
+            entries = [params]
+        if any(not isinstance(entry, Tensor | dict) for entry in entries):
+            raise ConfigError(
+                f"{type(self).__name__} is given {type(params).__name__} for its parameters",
+                code="OOC-106", fix="model.parameters()",
+            )  # fmt: skip
         groups = entries if entries and isinstance(entries[0], dict) else [{"params": entries}]
         for group in groups:
             self.add_param_group(group)

@@ -12,14 +12,17 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from functools import wraps
 from numbers import Integral, Real
 from operator import index
+from os import PathLike
 from typing import Any, TypeVar
 
 import numpy as np
 
 from ooctrain.errors import ConfigError
+from ooctrain.step.user_values import as_numbers
 
 C = TypeVar("C", bound=Callable[..., Any])
 #: Takes a value, in the form that the function is given. Raises TypeError, ValueError or
@@ -44,9 +47,14 @@ def checked(call: C) -> C:
 
 def _checked(function: Any, name: str) -> Any:
     arguments = inspect.signature(function).parameters.values()
-    kinds = {each.name: _kind_of(str(each.annotation)) for each in arguments
+    found = {each: _kind_of(str(each.annotation)) for each in arguments}
+    kinds = {each.name: kind for each, kind in found.items()
              if each.kind in (each.POSITIONAL_OR_KEYWORD, each.KEYWORD_ONLY)}  # fmt: skip
-    order = tuple((argument, kinds.get(argument)) for argument in (e.name for e in arguments))
+    order = [(e.name, k) for e, k in found.items() if e.kind == e.POSITIONAL_OR_KEYWORD]
+    (more, many), *_ = [
+        *[(e.name, k) for e, k in found.items() if e.kind == e.VAR_POSITIONAL],
+        ("", None),
+    ]
 
     def taken(argument: str, kind: tuple[str, Taken], value: Any) -> Any:
         words, take = kind
@@ -59,7 +67,8 @@ def _checked(function: Any, name: str) -> Any:
     def call(*given: Any, **named: Any) -> Any:
         places = [taken(argument, kind, value) if kind else value
                   for (argument, kind), value in zip(order, given, strict=False)]  # fmt: skip
-        places += given[len(places) :]  # of *args, or more than there are
+        rest = given[len(places) :]  # of *sizes, or more than there are
+        places += [taken(more, many, value) for value in rest] if many else rest
         for argument, value in named.items():
             if kind := kinds.get(argument):
                 named[argument] = taken(argument, kind, value)
@@ -92,9 +101,11 @@ def _number(value: Any) -> Any:
 
 
 def whole(value: Any) -> int:
-    """A whole number that 64 bits hold; a truth counts as 0 or 1, as Python has it."""
+    """A whole number that 64 bits hold; a truth is none: it belongs to another argument."""
     number = _number(value)
-    found = int(number) if isinstance(number, np.bool_) else index(number)
+    if isinstance(number, bool):
+        raise TypeError
+    found = index(number)
     if abs(found) > _LARGEST:
         raise OverflowError
     return found
@@ -103,12 +114,10 @@ def whole(value: Any) -> int:
 def real(value: Any) -> float:
     """A real number; it may be infinite or nan, which are for the function to judge."""
     number = _number(value)
-    if isinstance(number, np.bool_):
-        return int(number)
-    if not isinstance(number, Real):
+    if not isinstance(number, Real | np.bool_):
         raise TypeError
-    found = float(number)
-    return number if type(number) in (int, bool) else found
+    found = float(number)  # whole numbers of hundreds of digits are none
+    return int(number) if isinstance(number, Integral | np.bool_) else found
 
 
 def truth(value: Any) -> bool:
@@ -128,11 +137,31 @@ def _instance(of: type | tuple[type, ...]) -> Taken:
     return take
 
 
-def _tensor(value: Any) -> Any:
-    # By name: tensors are made two floors further up.
-    if not any(kind.__name__ == "Tensor" and kind.__module__.startswith("ooctrain.")
-               for kind in type(value).__mro__):  # fmt: skip
+def _ours(name: str, such_as: str) -> tuple[str, Taken]:
+    """An instance of a class of the library, or of one derived from it."""
+
+    def take(value: Any) -> Any:
+        # By name: these classes stand on higher floors.
+        if not any(kind.__name__ == name and kind.__module__.startswith("ooctrain.")
+                   for kind in type(value).__mro__):  # fmt: skip
+            raise TypeError
+        return value
+
+    return f"{'an' if name[0] in 'AEIOU' else 'a'} {name}, such as {such_as}", take
+
+
+def _clip(value: Any) -> Any:
+    for name in ("ClipNorm", "ClipEach"):
+        with suppress(TypeError):
+            return _ours(name, "")[1](value)
+    raise TypeError
+
+
+def _samples(value: Any) -> Any:
+    """Anything with a length and numbered samples."""
+    if isinstance(value, type | str | Mapping) or not hasattr(value, "__getitem__"):
         raise TypeError
+    len(value)
     return value
 
 
@@ -149,11 +178,38 @@ def _several(take: Taken) -> Taken:
 KINDS: Mapping[str, tuple[str, Taken]] = {
     "int": ("a whole number", whole), "float": ("a number", real), "bool": ("True or False", truth),
     "str": ("text", _instance(str)), "None": ("None", _instance(type(None))),
-    "Tensor": ("a tensor, such as oc.tensor(x)", _tensor),
+    "Reduction": ("text", _instance(str)), "Stem": ("text", _instance(str)),
+    "Each": ("a number, or several",
+             lambda value: _several(real)(value) if _is_several(value) else real(value)),
+    "np.ndarray": ("an array of numbers", lambda value: as_numbers(value, "it")),
+    "Tensor": _ours("Tensor", "oc.tensor(x)"), "T": _ours("Tensor", "model.weight"),
+    "Self": _ours("Tensor", "oc.tensor(x)"),
+    "Parameter": _ours("Parameter", "model.weight"), "Module": _ours("Module", "nn.Linear(2, 3)"),
+    "Optimizer": _ours("Optimizer", "optim.SGD(model.parameters(), lr=0.1)"),
+    "LRScheduler": _ours("LRScheduler", "optim.StepLR(optimizer, 10)"),
+    "Trace": _ours("Trace", "oc.trace(model, input_shape)"),
+    "Plan": _ours("Plan", 'oc.plan(trace, "50%")'),
+    "Schedule": _ours("Schedule", "plan.schedule"), "Machine": _ours("Machine", "oc.machine()"),
+    "Ranks": _ours("Ranks", "oc.distributed.world()"), "Debug": _ours("Debug", "debug=None"),
+    "Spill": _ours("Spill", "a folder"), "Clip": ("a bound, such as 1.0", _clip),
+    "Dataset": ("data with a length and numbered samples", _samples),
+    "Path": ("a path", _instance(PathLike)), "Halo": ("text", _instance(str)),
+    "Link": ("text", _instance(str)),
+    "Granule": _ours("Granule", "oc.Granule(512)"),
+    "Dims": ("whole numbers, or None", lambda value: value if value is None else
+             _several(whole)(value) if _is_several(value) else whole(value)),
+    "Size": ("a whole number, or several",
+             lambda value: _several(whole)(value) if _is_several(value) else whole(value)),
     "IntOrPair": ("a whole number, or two of them",
                   lambda value: _several(whole)(value) if _is_several(value) else whole(value)),
 }  # fmt: skip
-#: {type of an annotation with brackets: whether its parts are of one kind, in words}
+_FUNCTION = "a function", _instance(Callable)  # type: ignore[arg-type]
+#: {what an annotation with brackets begins with: its kind, whatever stands in them}
+_BY_HEAD = {"Literal": KINDS["str"], "Callable": _FUNCTION, "Loss": _FUNCTION,
+            "Transform": _FUNCTION, "Mapping": ("a dictionary", _instance(Mapping)),
+            "dict": ("a dictionary", _instance(dict)),
+            "PathLike": ("a path", _instance(PathLike))}  # fmt: skip
+#: Those whose parts are of one kind.
 _SEVERAL = ("Sequence", "Iterable", "tuple", "list")
 
 
@@ -166,8 +222,10 @@ def _kind_of(annotation: str) -> tuple[str, Taken] | None:
     found = [_one_kind(part) for part in _parts(annotation, " | ")]
     if None in found:
         return None
-    words = " or ".join(word for word, _ in filter(None, found))
-    takes = [take for _, take in filter(None, found)]
+    kinds = list(filter(None, found))
+    words = " or ".join(word for word, _ in kinds)
+    # None first, which for a truth would count as False.
+    takes = [take for word, take in sorted(kinds, key=lambda kind: kind[0] != "None")]
     return (words, takes[0]) if len(takes) == 1 else (words, _first_of(takes))
 
 
@@ -185,8 +243,8 @@ def _first_of(takes: Iterable[Taken]) -> Taken:
 
 def _one_kind(annotation: str) -> tuple[str, Taken] | None:
     head, _, inner = annotation.partition("[")
-    if head == "Literal":
-        return KINDS["str"]
+    if head in _BY_HEAD:
+        return _BY_HEAD[head]
     if head in _SEVERAL and inner:
         kinds = [_kind_of(part) for part in _parts(inner.removesuffix("]"), ", ") if part != "..."]
         if kinds[0] is None or len({kind and kind[0] for kind in kinds}) > 1:

@@ -9,7 +9,6 @@ without axes, count as the numbers that they are.
 
 from __future__ import annotations
 
-import copy
 import inspect
 import math
 from collections.abc import Callable, Iterator, Mapping
@@ -121,7 +120,7 @@ LAYERS: Mapping[str, Mapping[str, Any]] = {
     "ReplicationPad2d": {"padding": 1}, "SELU": {}, "SiLU": {}, "Sigmoid": {},
     "Softmax": {"dim": 1}, "Softmax2d": {}, "Softmin": {"dim": 1}, "Softplus": {}, "Softsign": {},
     "StochasticDepth": {"p": 0.5, "mode": "row"}, "Tanh": {}, "Tanhshrink": {},
-    "Upsample": {"scale_factor": 2}, "ZeroPad2d": {"padding": 1},
+    "Upsample": {"scale_factor": 2, "mode": "bilinear"}, "ZeroPad2d": {"padding": 1},
 }  # fmt: skip
 
 
@@ -174,7 +173,7 @@ FUNCTIONS: Mapping[str, Mapping[str, Any]] = {
     "split": {"split_size_or_sections": 2, "tensor": images, "input": None},
     "stack": {"tensors": lambda: [images(), images()], "input": None},
     "stochastic_depth": {"p": 0.5, "mode": "row"}, "tanh": {}, "tanhshrink": {},
-    "where": {"condition": lambda: oc.tensor(np.ones((2, 4, 6, 6), bool)), "other": 0.5},
+    "where": {"condition": lambda: images() * 0, "other": 0.5},
 }  # fmt: skip
 
 
@@ -246,6 +245,8 @@ def batches(loader: Any) -> Any:
 
 
 def looked_at(found: Any) -> Any:
+    if not len(found):
+        return 0
     x, y = found[0]
     return len(found), np.asarray(x).tobytes(), np.asarray(y).tobytes()
 
@@ -262,7 +263,7 @@ def trained(trainer: Any) -> Any:
 
 
 def planned(trace: Any) -> Any:
-    return oc.plan(trace, planner="belady").peak_bytes
+    return oc.plan(trace, "90%", planner="belady").peak_bytes
 
 
 @dataclass
@@ -284,6 +285,8 @@ def peak(plan: Any) -> Any:
 
 
 def images_of(made_of: Any) -> Any:
+    if isinstance(made_of, data.Augmentation):
+        return repr(made_of)
     image = np.arange(2 * 8 * 9, dtype=np.uint8).reshape(2, 8, 9)
     return np.asarray(made_of(image, transforms.Draws(3, 1))).tobytes()
 
@@ -297,6 +300,18 @@ INITS: Mapping[str, Mapping[str, Any]] = {
     "constant_": {"val": 0.5}, "dirac_": {}, "eye_": {"tensor": tensor(3, 3)},
     "kaiming_normal_": {}, "kaiming_uniform_": {}, "normal_": {}, "ones_": {}, "orthogonal_": {},
     "trunc_normal_": {}, "uniform_": {}, "xavier_normal_": {}, "xavier_uniform_": {}, "zeros_": {},
+}  # fmt: skip
+METHODS: Mapping[str, Mapping[str, Any]] = {
+    "flatten": {}, "unsqueeze": {"dim": 0}, "squeeze": {}, "transpose": {"dim0": 0, "dim1": 1},
+    "narrow": {"dim": 1, "start": 1, "length": 2}, "select": {"dim": 1, "index": 0},
+    "split": {"split_size_or_sections": 2}, "chunk": {"chunks": 2}, "unbind": {},
+    "roll": {"shifts": 1, "dims": 1}, "sum": {}, "mean": {}, "amax": {"dim": 1}, "amin": {"dim": 1},
+    "max": {}, "min": {}, "norm": {}, "logsumexp": {"dim": 1},
+    "masked_fill": {"mask": lambda: images() * 0, "value": 1.0}, "pow": {"exponent": 2.0},
+    "clamp": {"min": 0.0}, "var": {}, "std": {}, "requires_grad_": {},
+    "matmul": {"other": tensor(2, 4, 6, 3)}, "maximum": {"other": images},
+    "where": {"condition": lambda: images() * 0, "other": 0.5}, "eq": {"other": 0.5},
+    "gt": {"other": 0.5}, "expand_as": {"other": images}, "copy_": {"array": images},
 }  # fmt: skip
 MAKERS: Mapping[str, Mapping[str, Any]] = {
     "arange": {"start": 3}, "as_tensor": {"data": [1.0]}, "eye": {"n": 3},
@@ -322,8 +337,16 @@ def doors() -> dict[str, Door]:
              for name, given in LAYERS.items()}  # fmt: skip
     found["nn.BatchNorm1d"] = Door(
         nn.BatchNorm1d, partial(dict, num_features=4), partial(applied, shape=(3, 4)))  # fmt: skip
+    found["F.from_bytes"] = Door(
+        F.from_bytes, lambda: {"input": oc.tensor(np.ones((2, 3, 4, 4), np.uint8))}, plain
+    )
+    found |= {f"Tensor.{name}": Door(
+        getattr(oc.Tensor, name),
+        lambda given=given: {"self": images(), **made({"input": None, **given})},
+        differentiated, ("self",)) for name, given in METHODS.items()}  # fmt: skip
     found["nn.FromBytes"] = Door(
-        nn.FromBytes, dict, lambda made: plain(made(oc.tensor(np.ones((2, 3, 4, 4), np.uint8)))))
+        nn.FromBytes, dict, lambda made: plain(made(oc.tensor(np.ones((2, 3, 4, 4), np.uint8))))
+    )
     found |= {f"nn.{name}": Door(getattr(nn, name), dict, partial(weighted, target=target))
               for name, target in LOSSES.items()}  # fmt: skip
     found |= {f"F.{name}": Door(getattr(F, name), partial(made, values), differentiated)
@@ -349,9 +372,10 @@ def doors() -> dict[str, Door]:
         "nn.Sequential": Door(variadic(nn.Sequential), lambda: {"first": nn.ReLU()}, applied),
         "data.DataLoader": Door(data.DataLoader, lambda: {"dataset": samples(), "batch_size": 2},
                                 batches),
-        "data.TensorDataset": Door(variadic(data.TensorDataset), lambda: {"first": [1.0]}, len),
+        "data.TensorDataset": Door(lambda x, y: data.TensorDataset(x, y), lambda: {
+            "x": np.ones((3, 2, 4, 4), np.float32), "y": np.arange(3)}, looked_at),
         "data.Subset": Door(data.Subset, lambda: {"dataset": samples(), "indices": [1, 2]},
-                            looked_at),
+                            lambda part: batches(data.DataLoader(part))),
         "data.random_split": Door(
             data.random_split, lambda: {"dataset": samples(), "lengths": [4, 2]},
             lambda parts: [looked_at(part) for part in parts if len(part)]),
@@ -387,7 +411,7 @@ def doors() -> dict[str, Door]:
         "oc.apply_rewrites": Door(oc.apply_rewrites, lambda: {
             "trace": STEP.trace(), "names": ("fuse",)}, planned),
         "oc.simulate": Door(oc.simulate, lambda: {
-            "schedule": oc.plan(STEP.trace(), planner="keep-all", rewrites=()),
+            "schedule": oc.plan(STEP.trace(), "100%", planner="keep-all", rewrites=()),
             "trace": STEP.trace()}, lambda timeline: timeline.makespan_us),
     }  # fmt: skip
     return found
@@ -406,6 +430,9 @@ def with_gradients():
 
 DOORS = doors()
 PLACES = [(door, argument) for door, each in DOORS.items() for argument in each.arguments()]
+#: A function of the user's own raises what it raises.
+FUNCTIONS_OF_ONES_OWN = {"initial", "transform", "share", "loss", "transforms", "looked_at"}
+CALLED = {"a class", "a function", "a module"}
 
 
 def fell(door: str, argument: str, wrong: str) -> str | None:
@@ -413,7 +440,87 @@ def fell(door: str, argument: str, wrong: str) -> str | None:
     try:
         DOORS[door].outcome(argument, WRONG[wrong]())
     except OoctrainError as error:
-        assert error.code, error
+        return None if error.code and error.what else "an error without a code"
+    except MemoryError:  # the system's own word
+        return None
     except Exception as error:
-        return f"{type(error).__name__}: {error}"
+        own = argument in FUNCTIONS_OF_ONES_OWN and wrong in CALLED
+        return None if own else f"{door}, {argument}, {wrong}: {type(error).__name__}: {error}"
     return None
+
+
+def test_there_is_a_door_for_every_public_layer_function_and_optimizer():
+    classes = inspect.isclass
+    public = {f"nn.{n}" for n in nn.__all__ if classes(getattr(nn, n)) and n != "Module"}
+    public |= {f"F.{n}" for n in F.__all__ if n not in ("IntOrPair", "concat")}
+    public |= {f"optim.{n}" for n in optim.__all__ if classes(getattr(optim, n))}
+    assert public - set(DOORS) == {"optim.Optimizer", "optim.LRScheduler"}
+
+
+def test_what_is_given_in_the_table_is_right():
+    for door in DOORS.values():
+        door.outcome()
+
+
+@settings(max_examples=1500)
+@given(place=st.sampled_from(PLACES), wrong=st.sampled_from(sorted(WRONG)))
+def test_no_error_of_python_or_numpy_comes_out(place, wrong):
+    assert fell(*place, wrong) is None
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("door", DOORS)
+def test_no_error_of_python_or_numpy_comes_out_of_any(door):
+    found = [fell(door, argument, wrong)
+             for argument in DOORS[door].arguments() for wrong in WRONG]  # fmt: skip
+    assert [error for error in found if error] == []
+
+
+#: {type of a right value: makers of the same number as NumPy has it}
+SAME: Mapping[type, tuple[Callable[[Any], Any], ...]] = {
+    int: (np.int64, np.int32, np.uint16, np.array),
+    float: (np.float32, np.float64, np.array),
+}  # fmt: skip
+
+
+def numbers_of_doors() -> Iterator[tuple[str, str, Any]]:
+    """Arguments that are a single number: those of the table, and defaults."""
+    for name, door in DOORS.items():
+        given = door.given()
+        parameters = inspect.signature(door.call).parameters
+        for argument in door.arguments():
+            value = given.get(argument, parameters[argument].default)
+            if type(value) in SAME and float(np.float32(value)) == value and value >= 0:
+                yield name, argument, value
+
+
+NUMBERS = list(numbers_of_doors())
+
+
+@pytest.mark.parametrize("kind", [int, float])
+def test_a_number_of_numpy_counts_as_the_number_that_it_is(kind):
+    fallen = []
+    for door, argument, value in NUMBERS:
+        if type(value) is kind:
+            right = DOORS[door].outcome(argument, value)
+            fallen += [(door, argument, make.__name__) for make in SAME[kind]
+                       if DOORS[door].outcome(argument, make(value)) != right]  # fmt: skip
+    assert fallen == []
+
+
+@pytest.mark.parametrize(("call", "argument"), [
+    (lambda: nn.Dropout("0.5"), "p"), (lambda: nn.Conv2d(3, 8, "3"), "kernel_size"),
+    (lambda: optim.SGD(parameters(), lr="0.1"), "lr"),
+    (lambda: optim.StepLR(sgd(), "30"), "step_size"),
+    (lambda: data.DataLoader(samples(), batch_size="2"), "batch_size"),
+    (lambda: data.DataLoader(samples(), True), "batch_size"),
+    (lambda: F.relu(np.ones(3, np.float32)), "input"),
+    (lambda: nn.Linear(6, 2, bias="False"), "bias"),
+])  # fmt: skip
+def test_the_argument_is_named(call, argument):
+    """Text, a truth and an array where something else belongs, at once."""
+    with pytest.raises(OoctrainError) as refused:
+        call()
+    assert refused.value.code == "OOC-106"
+    assert argument in refused.value.what
+    assert refused.value.fix

@@ -14,10 +14,12 @@ from typing import Any, Literal, SupportsFloat
 from ooctrain.errors import ConfigError
 from ooctrain.optim.optimizer import Optimizer
 from ooctrain.optim.schedules.scheduler import LRScheduler
+from ooctrain.step.arguments import checked
 
 _COUNTED = ("last_epoch", "best", "cooldown_counter", "num_bad_epochs")
 
 
+@checked
 class ReduceLROnPlateau(LRScheduler):
     """Multiplies the rates by `factor` after more than `patience` epochs without improvement.
 
@@ -45,7 +47,7 @@ class ReduceLROnPlateau(LRScheduler):
 
     def __init__(
         self, optimizer: Optimizer, mode: Literal["min", "max"] = "min", factor: float = 0.1,
-        patience: int = 10, threshold: float = 1e-4, threshold_mode: Literal["rel", "abs"] = "rel",
+        patience: float = 10, threshold: float = 1e-4, threshold_mode: Literal["rel", "abs"] = "rel",
         cooldown: int = 0, min_lr: float | Sequence[float] = 0, eps: float = 1e-8,
     ):  # fmt: skip
         if not factor < 1:

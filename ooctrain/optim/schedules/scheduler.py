@@ -14,8 +14,10 @@ from typing import Any
 
 from ooctrain.errors import ConfigError
 from ooctrain.optim.optimizer import Optimizer
+from ooctrain.step.arguments import checked
 
 
+@checked
 class LRScheduler:
     """Base of the schedules: after each `step()` the learning rate is a function of the step's
     number.

@@ -14,8 +14,10 @@ from ooctrain.errors import ConfigError
 from ooctrain.optim.optimizer import Optimizer
 from ooctrain.optim.schedules.plateau import ReduceLROnPlateau
 from ooctrain.optim.schedules.scheduler import LRScheduler
+from ooctrain.step.arguments import checked
 
 
+@checked
 class SequentialLR(LRScheduler):
     """One schedule up to the first milestone, the next one from there on, and so on.
 

@@ -31,6 +31,7 @@ from ooctrain.sched.budget import input_bytes
 from ooctrain.sched.planning.decisions import BEFORE_THE_STEP, Life, lives, runs_once
 from ooctrain.sched.planning.residency import Liveness
 from ooctrain.sched.schedule import BYTES, LowerBound
+from ooctrain.step.arguments import checked
 from ooctrain.step.machine import Machine, call_durations_ns
 from ooctrain.step.trace import Trace
 from ooctrain.units import format_bytes
@@ -75,6 +76,7 @@ class FluidBound:
         return LowerBound(self.makespan_us, kind)
 
 
+@checked
 def fluid_bound(
     trace: Trace, budget_bytes: int, machine: Machine, *, recompute: bool = True,
     resident: bool = False, host_budget_bytes: int | None = None,
