@@ -101,7 +101,7 @@ def _number(value: Any) -> Any:
 
 
 def whole(value: Any) -> int:
-    """A whole number that 64 bits hold; a truth is none: it belongs to another argument."""
+    """A whole number that 64 bits hold. True is refused: it belongs to another argument."""
     number = _number(value)
     if isinstance(number, bool):
         raise TypeError
@@ -116,7 +116,7 @@ def real(value: Any) -> float:
     number = _number(value)
     if not isinstance(number, Real | np.bool_):
         raise TypeError
-    found = float(number)  # whole numbers of hundreds of digits are none
+    found = float(number)  # refuses whole numbers of hundreds of digits
     return int(number) if isinstance(number, Integral | np.bool_) else found
 
 
