@@ -33,7 +33,7 @@ from ooctrain.layers.pooling import (
 )
 from ooctrain.layers.regions import Embed
 from ooctrain.layers.resampling import ReflectionPad2d, Upsample
-from ooctrain.step.arguments import checked
+from ooctrain.step.arguments import checked, checked_but
 from ooctrain.step.op import Pair, Sides
 
 #: One number, or one for each channel.
@@ -260,7 +260,7 @@ def adaptive_max_pool2d(input: Tensor, output_size: int | Sequence[int | None] |
     return input
 
 
-@checked
+@checked_but("mode")
 def pad(
     input: Tensor, pad: Sequence[int],
     mode: Literal["constant", "reflect", "replicate", "circular"] = "constant",

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Self
+from typing import Any, Self, TypeVar
 
 from ooctrain.engine.module import Module
 from ooctrain.engine.tensor import Tensor
 from ooctrain.errors import ConfigError
-from ooctrain.step.arguments import checked
 from ooctrain.step.trace import Trace
+
+L = TypeVar("L", list, dict)
 
 
 class _InOrder(Module):
@@ -26,7 +27,7 @@ class _InOrder(Module):
 
     def extend(self, modules: Iterable[Module]) -> Self:
         """Adds some at the end. Raises ConfigError: one is not a module."""
-        for module in list(modules):
+        for module in _given(self, list, modules, "modules in a list"):
             self.append(module)
         return self
 
@@ -134,36 +135,28 @@ class Sequential(_InOrder):
         return named[index][1]
 
 
-@checked
 class ModuleList(_InOrder):
     """Modules in a list; the owner calls them."""
 
     def __init__(self, modules: Iterable[Module] | None = None):
         super().__init__()
-        self.extend(modules or ())
+        self.extend(() if modules is None else modules)
 
     def __getitem__(self, index: int | slice) -> Module:
         found = list(self.children())[index]
         return ModuleList(found) if isinstance(found, list) else found
 
 
-@checked
 class ModuleDict(Module):
     """Modules by name, in the order in which they came; the owner calls them."""
 
     def __init__(self, modules: Mapping[str, Module] | None = None):
         super().__init__()
-        self.update(modules or {})
+        self.update({} if modules is None else modules)
 
     def update(self, modules: Mapping[str, Module] | Iterable[tuple[str, Module]]) -> None:
         """Adds modules, or replaces those that have their names."""
-        try:
-            named = dict(modules)
-        except (TypeError, ValueError) as error:
-            raise ConfigError(
-                f"{type(self).__name__} is given {type(modules).__name__}", code="OOC-106",
-                fix="{name: module}, or pairs of a name and a module",
-            ) from error  # fmt: skip
+        named = _given(self, dict, modules, "{name: module}, or pairs of a name and a module")
         for name, module in named.items():
             self[name] = module
 
@@ -215,6 +208,15 @@ class Identity(Module):
 
     def forward(self, input: Tensor) -> Tensor:
         return input
+
+
+def _given(to: Module, kind: type[L], modules: Any, fix: str) -> L:
+    """The modules in a list, or a dictionary. Raises ConfigError: they make none."""
+    try:
+        return kind(modules)
+    except (TypeError, ValueError) as error:
+        what = f"{type(to).__name__} is given {type(modules).__name__}"
+        raise ConfigError(what, code="OOC-106", fix=fix) from error
 
 
 def _checked_module(name: str, module: object) -> Module:

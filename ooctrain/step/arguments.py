@@ -11,7 +11,7 @@ ranges (a probability, a size of at least 1) are its own business. Annotations t
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from contextlib import suppress
 from functools import wraps
 from numbers import Integral, Real
@@ -21,7 +21,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from ooctrain.errors import ConfigError
+from ooctrain.errors import ConfigError, ShapeError
 from ooctrain.step.user_values import as_numbers
 
 C = TypeVar("C", bound=Callable[..., Any])
@@ -39,15 +39,25 @@ def checked(call: C) -> C:
     Raises:
         ConfigError: when it is called, an argument is not of the kind that its annotation names.
     """
-    if isinstance(call, type):
-        call.__init__ = _checked(call.__init__, call.__name__)  # type: ignore[misc]
-        return call
-    return _checked(call, call.__name__)
+    return checked_but()(call)
 
 
-def _checked(function: Any, name: str) -> Any:
+def checked_but(*others: str) -> Callable[[C], C]:
+    """`checked`, but for these arguments, of which the function itself has more to say."""
+
+    def decorate(call: C) -> C:
+        if isinstance(call, type):
+            call.__init__ = _checked(call.__init__, call.__name__, others)  # type: ignore[misc]
+            return call
+        return _checked(call, call.__name__, others)
+
+    return decorate
+
+
+def _checked(function: Any, name: str, others: Collection[str]) -> Any:
     arguments = inspect.signature(function).parameters.values()
-    found = {each: _kind_of(str(each.annotation)) for each in arguments}
+    found = {each: None if each.name in others else _kind_of(str(each.annotation))
+             for each in arguments}  # fmt: skip
     kinds = {each.name: kind for each, kind in found.items()
              if each.kind in (each.POSITIONAL_OR_KEYWORD, each.KEYWORD_ONLY)}  # fmt: skip
     order = [(e.name, k) for e, k in found.items() if e.kind == e.POSITIONAL_OR_KEYWORD]
@@ -79,7 +89,8 @@ def _checked(function: Any, name: str) -> Any:
 
 def _misfit(name: str, argument: str, words: str, value: Any) -> ConfigError:
     text = isinstance(value, str) and value.strip().lstrip("+-").replace(".", "", 1).isdigit()
-    return ConfigError(
+    error = ShapeError if words == KINDS["Tensor"][0] else ConfigError
+    return error(
         f"{name}: {argument} is {shown(value)}, not {words}", code="OOC-106",
         fix=f"without quotes: {argument}={value.strip()}" if text else f"{argument}: {words}",
     )  # fmt: skip
@@ -184,12 +195,10 @@ KINDS: Mapping[str, tuple[str, Taken]] = {
     "np.ndarray": ("an array of numbers", lambda value: as_numbers(value, "it")),
     "Tensor": _ours("Tensor", "oc.tensor(x)"), "T": _ours("Tensor", "model.weight"),
     "Self": _ours("Tensor", "oc.tensor(x)"),
-    "Parameter": _ours("Parameter", "model.weight"), "Module": _ours("Module", "nn.Linear(2, 3)"),
+    "Parameter": _ours("Parameter", "model.weight"),
     "Optimizer": _ours("Optimizer", "optim.SGD(model.parameters(), lr=0.1)"),
     "LRScheduler": _ours("LRScheduler", "optim.StepLR(optimizer, 10)"),
-    "Trace": _ours("Trace", "oc.trace(model, input_shape)"),
-    "Plan": _ours("Plan", 'oc.plan(trace, "50%")'),
-    "Schedule": _ours("Schedule", "plan.schedule"), "Machine": _ours("Machine", "oc.machine()"),
+    "Machine": _ours("Machine", "oc.machine()"),
     "Ranks": _ours("Ranks", "oc.distributed.world()"), "Debug": _ours("Debug", "debug=None"),
     "Spill": _ours("Spill", "a folder"), "Clip": ("a bound, such as 1.0", _clip),
     "Dataset": ("data with a length and numbered samples", _samples),
