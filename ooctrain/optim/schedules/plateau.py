@@ -48,7 +48,8 @@ class ReduceLROnPlateau(LRScheduler):
     def __init__(
         self, optimizer: Optimizer, mode: Literal["min", "max"] = "min", factor: float = 0.1,
         patience: float = 10, threshold: float = 1e-4,
-        threshold_mode: Literal["rel", "abs"] = "rel", cooldown: int = 0, min_lr: float | Sequence[float] = 0, eps: float = 1e-8,
+        threshold_mode: Literal["rel", "abs"] = "rel", cooldown: int = 0,
+        min_lr: float | Sequence[float] = 0, eps: float = 1e-8,
     ):  # fmt: skip
         if not factor < 1:
             raise ConfigError(
