@@ -18,6 +18,7 @@ import numpy as np
 from ooctrain.engine.incore import initial_values
 from ooctrain.engine.module import Module
 from ooctrain.errors import ConfigError, Infeasible
+from ooctrain.execution.evaluation import pair_of
 from ooctrain.execution.fit import prepare
 from ooctrain.execution.prepared_step import placed
 from ooctrain.execution.sessions import Images, input_values, open_session, threads_served
@@ -400,7 +401,7 @@ def execute(
     )  # fmt: skip
     try:
         step_scalars = {"lr": DEFAULT_LR, "step": 0, "seed": chosen.seed, **(scalars or {})}
-        result = session.run_step(input_values(trace, *batch), step_scalars)
+        result = session.run_step(input_values(trace, *pair_of(batch)), step_scalars)
         timeline = result.timeline
         if plan.schedule.granule == BYTES:
             # What the pure model grants is what was requested; the allocator's own rounding of it

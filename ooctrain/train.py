@@ -220,6 +220,7 @@ class Trainer:
         """
         return self._ahead.over(batches, self._manner())
 
+    @checked
     def fit(
         self, batches: Iterable[Batch], epochs: int = 1, *, schedule: LRScheduler | None = None,
         on_step: Callable[[int, float], None] | None = None,
@@ -294,6 +295,7 @@ class Trainer:
         if self._owed is not None:
             self._residence.finisher.do(pay)
 
+    @checked
     @one_at_a_time
     def prepare(
         self, input_shape: tuple[int, ...], target_shape: tuple[int, ...] | None = None,
@@ -334,6 +336,7 @@ class Trainer:
 
     # Evaluation, under the same budget.
 
+    @checked
     @one_at_a_time
     def evaluate(self, batches: Iterable[Batch]) -> Evaluation:
         """Loss and accuracy in evaluation mode, as of one batch of all samples.
@@ -368,6 +371,7 @@ class Trainer:
         """Copies of parameters, buffers and optimizer slots by name: all that persists."""
         return saved_state.arrays_of(self.model, self.optimizer)
 
+    @checked
     @one_at_a_time
     def save(self, path: str, run: files.RunState | None = None, *, keep: int = files.KEEP) -> None:
         """Writes a checkpoint, whole or not at all; of several ranks the first one does.
@@ -381,6 +385,7 @@ class Trainer:
         if self.ranks is None or self.ranks.is_first:
             saved_state.save(path, self.model, self.optimizer, run, keep)
 
+    @checked
     @one_at_a_time
     def resume(self, path: str, config: files.Expected | None = None) -> files.RunState:
         """Takes up a checkpoint; training goes on with the same bits as if it had never stopped.

@@ -126,11 +126,14 @@ def _meant(text: str) -> tuple[str, dict[str, str | int]]:
     return name, options
 
 
+@checked
 def shape_of(dataset: Dataset) -> Shape:
     """Channels, extents, classes and kind of target; looks at the samples of a foreign data set."""
     shape = getattr(dataset, "shape", None)
     if isinstance(shape, Shape):
         return shape
+    if not len(dataset):
+        raise ConfigError("a data set without samples has no shape", code="OOC-106", fix="data")
     image, target = pair_of(dataset[0], "sample 0")
     channels, height, width = image.shape
     if np.ndim(target) == 3:

@@ -81,6 +81,7 @@ class DataIdentity:
     fingerprint: str = ""
 
 
+@checked
 def identity_of(dataset: Dataset) -> DataIdentity:
     """By its own `class_names` and `fingerprint()`, if it has them."""
     fingerprint = getattr(dataset, "fingerprint", None)

@@ -176,6 +176,22 @@ def _samples(value: Any) -> Any:
     return value
 
 
+def _iterable(value: Any) -> Any:
+    """What can be gone through, which is not begun here: a generator ends after one time."""
+    plain = isinstance(value, str | bytes | type | np.generic) or _number(value) is not value
+    if plain or not (hasattr(value, "__iter__") or hasattr(value, "__getitem__")):
+        raise TypeError
+    return value
+
+
+def _floats(value: Any) -> Any:
+    """What Python's `float` takes, text apart; a tensor of one value, for instance."""
+    if isinstance(value, str | bytes):
+        raise TypeError
+    float(value)
+    return value
+
+
 def _several(take: Taken) -> Taken:
     def taken(values: Any) -> Any:
         if isinstance(values, str | bytes | Mapping | set | frozenset):
@@ -200,6 +216,10 @@ KINDS: Mapping[str, tuple[str, Taken]] = {
     "LRScheduler": _ours("LRScheduler", "optim.StepLR(optimizer, 10)"),
     "Machine": _ours("Machine", "oc.machine()"),
     "Ranks": _ours("Ranks", "oc.distributed.world()"), "Debug": _ours("Debug", "debug=None"),
+    "Settings": _ours("Settings", "settings=None"),
+    "files.RunState": _ours("RunState", "run=None"), "files.Expected": (
+        "settings", lambda value: value if callable(value) else _instance(Mapping)(value)),
+    "SupportsFloat": ("a number", _floats),
     "Spill": _ours("Spill", "a folder"), "Clip": ("a bound, such as 1.0", _clip),
     "Dataset": ("data with a length and numbered samples", _samples),
     "Path": ("a path", _instance(PathLike)), "Halo": ("text", _instance(str)),
@@ -257,7 +277,7 @@ def _one_kind(annotation: str) -> tuple[str, Taken] | None:
     if head in _SEVERAL and inner:
         kinds = [_kind_of(part) for part in _parts(inner.removesuffix("]"), ", ") if part != "..."]
         if kinds[0] is None or len({kind and kind[0] for kind in kinds}) > 1:
-            return None
+            return ("several", _iterable) if head == "Iterable" else None
         words, take = kinds[0]
         return f"several, each {words}", _several(take)
     return KINDS.get(annotation)

@@ -11,6 +11,8 @@ from __future__ import annotations
 
 import inspect
 import math
+import os
+import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
@@ -414,7 +416,85 @@ def doors() -> dict[str, Door]:
             "schedule": oc.plan(STEP.trace(), "100%", planner="keep-all", rewrites=()),
             "trace": STEP.trace()}, lambda timeline: timeline.makespan_us),
     }  # fmt: skip
-    return found
+    return found | methods()
+
+
+def trainer():
+    return oc.Trainer(network(), threads=1)
+
+
+def pair():
+    return samples().tensors
+
+
+def saved_in(folder: str) -> str:
+    path = f"{folder}/run.safetensors"
+    if not os.path.exists(path):
+        with trainer() as made_of:
+            made_of.step(*pair())
+            made_of.save(path)
+    return path
+
+
+def weights_in(folder: str) -> str:
+    path = f"{folder}/weights.safetensors"
+    oc.save(network().state_dict(), path)
+    return path
+
+
+def methods() -> dict[str, Door]:
+    """Methods of trainers, models, optimizers and schedules, each of a fresh object."""
+    folder = tempfile.mkdtemp()
+
+    def door(made_of: Any, method: str, /, **given: Any) -> Door:
+        arguments = {"self": made_of, **{k: (lambda v=v: v) for k, v in given.items()}}
+        return Door(getattr(type(made_of()), method), lambda: {
+            k: make() for k, make in arguments.items()}, lambda _: None, ("self",))  # fmt: skip
+
+    x, y = pair()
+    schedule = partial(lambda: optim.StepLR(sgd(), 2))
+    return {
+        "Trainer.step": door(trainer, "step", x=x, y=y),
+        "Trainer.fit": door(trainer, "fit", batches=[(x, y)]),
+        "Trainer.evaluate": door(trainer, "evaluate", batches=[(x, y)]),
+        "Trainer.predict": door(trainer, "predict", x=x),
+        "Trainer.prepare": door(trainer, "prepare", input_shape=x.shape),
+        "Trainer.save": door(trainer, "save", path=f"{folder}/a.safetensors"),
+        "Trainer.resume": door(trainer, "resume", path=saved_in(folder)),
+        "Module.load_state_dict": door(
+            network, "load_state_dict", state_dict=network().state_dict()),
+        "Module.register_buffer": door(network, "register_buffer", name="b", tensor=x),
+        "Module.get_submodule": door(network, "get_submodule", target="0"),
+        "Module.add_module": door(network, "add_module", name="b", module=nn.ReLU()),
+        "Module.train": door(network, "train"),
+        "Module.requires_grad_": door(network, "requires_grad_"),
+        "Module.zero_grad": door(network, "zero_grad"),
+        "Module.state_dict": door(network, "state_dict"),
+        "Module.apply": door(network, "apply", fn=lambda module: None),
+        "Optimizer.load_state_dict": door(sgd, "load_state_dict", state_dict=sgd().state_dict()),
+        "Optimizer.add_param_group": door(
+            sgd, "add_param_group", param_group={"params": parameters()}),
+        "Optimizer.zero_grad": door(sgd, "zero_grad"),
+        "StepLR.load_state_dict": door(
+            schedule, "load_state_dict", state_dict=schedule().state_dict()),
+        "ReduceLROnPlateau.step": door(
+            lambda: optim.ReduceLROnPlateau(sgd()), "step", metrics=1.0),
+        "oc.save": Door(oc.save, lambda: {
+            "state_dict": network().state_dict(), "path": f"{folder}/b.safetensors"}, plain),
+        "oc.load": Door(oc.load, lambda: {"path": weights_in(folder)}, len),
+        "oc.verify": Door(oc.verify, lambda: {
+            "plan": oc.plan(STEP.trace(), "100%", planner="keep-all", rewrites=()),
+            "original_trace": STEP.trace(), "budget": "100%"}, plain),
+        "oc.execute": Door(oc.execute, lambda: {
+            "plan": oc.plan(STEP.trace(), "100%", planner="keep-all", rewrites=()),
+            "model": network(), "batch": pair()}, lambda done: done.loss),
+        "oc.fluid_bound": Door(oc.fluid_bound, lambda: {
+            "trace": STEP.trace(), "budget_bytes": 10**6, "machine": oc.machine("v100-pcie")},
+            lambda bound: bound and bound.makespan_us),
+        "oc.trace_peak_bytes": Door(
+            oc.trace_peak_bytes, lambda: {"trace": STEP.trace()}, plain),
+        "data.shape_of": Door(data.shape_of, lambda: {"dataset": samples()}, plain),
+    }  # fmt: skip
 
 
 def plain_split(model):
@@ -431,7 +511,17 @@ def with_gradients():
 DOORS = doors()
 PLACES = [(door, argument) for door, each in DOORS.items() for argument in each.arguments()]
 #: A function of the user's own raises what it raises.
-FUNCTIONS_OF_ONES_OWN = {"initial", "transform", "share", "loss", "transforms", "looked_at"}
+FUNCTIONS_OF_ONES_OWN = {
+    "on_step",
+    "config",
+    "fn",
+    "initial",
+    "transform",
+    "share",
+    "loss",
+    "transforms",
+    "looked_at",
+}
 CALLED = {"a class", "a function", "a module"}
 
 
@@ -443,6 +533,10 @@ def fell(door: str, argument: str, wrong: str) -> str | None:
         return None if error.code and error.what else "an error without a code"
     except MemoryError:  # the system's own word
         return None
+    except AttributeError as error:  # as PyTorch: there is no such part
+        return (
+            None if door == "Module.get_submodule" and "has no part" in str(error) else str(error)
+        )
     except Exception as error:
         own = argument in FUNCTIONS_OF_ONES_OWN and wrong in CALLED
         return None if own else f"{door}, {argument}, {wrong}: {type(error).__name__}: {error}"
@@ -478,7 +572,7 @@ def test_no_error_of_python_or_numpy_comes_out_of_any(door):
 
 #: {type of a right value: makers of the same number as NumPy has it}
 SAME: Mapping[type, tuple[Callable[[Any], Any], ...]] = {
-    int: (np.int64, np.int32, np.uint16, np.array),
+    int: (np.int64, np.int32, np.uint32, np.array),
     float: (np.float32, np.float64, np.array),
 }  # fmt: skip
 
@@ -524,3 +618,40 @@ def test_the_argument_is_named(call, argument):
     assert refused.value.code == "OOC-106"
     assert argument in refused.value.what
     assert refused.value.fix
+
+
+def state_in_a_file():
+    return {"model": network().state_dict(), "optimizer": sgd().state_dict(), "epoch": 3}
+
+
+#: {what is mistaken for another: (how, what the error names)}
+MISTAKEN: Mapping[str, tuple[Callable[[], Any], str]] = {
+    "a loss's class": (
+        lambda: oc.Trainer(network(), nn.CrossEntropyLoss).step(*pair()), "nn.CrossEntropyLoss()"),
+    "an optimizer's class": (lambda: oc.Trainer(network(), optimizer=optim.Adam), "optim.SGD("),
+    "a data set for batches": (lambda: trainer().fit(samples()), "data.DataLoader(dataset"),
+    "... to evaluate": (lambda: trainer().evaluate(samples()), "data.DataLoader(dataset"),
+    "one array for batches": (lambda: trainer().fit(samples().tensors[0]), "DataLoader"),
+    "a folder for a checkpoint": (lambda: trainer().resume(tempfile.gettempdir()), "ls "),
+    "a file for an optimizer's state": (
+        lambda: sgd().load_state_dict(state_in_a_file()), "'optimizer'"),
+    "a model's state for an optimizer's": (
+        lambda: sgd().load_state_dict(network().state_dict()), "state_dict()"),
+    "an optimizer's state for a schedule's": (
+        lambda: optim.StepLR(sgd(), 2).load_state_dict(sgd().state_dict()), "state_dict()"),
+    "... for a plateau's": (
+        lambda: optim.ReduceLROnPlateau(sgd()).load_state_dict({"best": 1.0}), "state_dict()"),
+    "a model for its parameters": (lambda: optim.SGD(network(), lr=0.1), "model.parameters()"),
+    "names for parameters": (
+        lambda: optim.SGD(network().named_parameters(), lr=0.1), "model.parameters()"),
+    "a model for an optimizer": (lambda: optim.StepLR(network(), 2), "optim.SGD("),
+    "an array for a tensor": (lambda: F.relu(np.ones(3, np.float32)), "oc.tensor(x)"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("mistake", MISTAKEN)
+def test_what_is_mistaken_for_another_is_told_what_to_give(mistake):
+    call, named = MISTAKEN[mistake]
+    with pytest.raises(OoctrainError) as refused:
+        call()
+    assert named in refused.value.fix

@@ -103,6 +103,7 @@ class OneCycleLR(LRScheduler):
             state["_momenta"] = [plain_momentum(group) for group in self.optimizer.param_groups]
         return state
 
+    @checked
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
         """The reverse of `state_dict`; rates and momenta are those of that step again."""
         super().load_state_dict(state_dict)
