@@ -533,13 +533,10 @@ def fell(door: str, argument: str, wrong: str) -> str | None:
         return None if error.code and error.what else "an error without a code"
     except MemoryError:  # the system's own word
         return None
-    except AttributeError as error:  # as PyTorch: there is no such part
-        return (
-            None if door == "Module.get_submodule" and "has no part" in str(error) else str(error)
-        )
     except Exception as error:
         own = argument in FUNCTIONS_OF_ONES_OWN and wrong in CALLED
-        return None if own else f"{door}, {argument}, {wrong}: {type(error).__name__}: {error}"
+        as_torch = door == "Module.get_submodule" and isinstance(error, AttributeError)
+        return None if own or as_torch else f"{door}, {argument}, {wrong}: {error!r}"
     return None
 
 
