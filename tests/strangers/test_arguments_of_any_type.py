@@ -630,6 +630,9 @@ MISTAKEN: Mapping[str, tuple[Callable[[], Any], str]] = {
     "... to evaluate": (lambda: trainer().evaluate(samples()), "data.DataLoader(dataset"),
     "one array for batches": (lambda: trainer().fit(samples().tensors[0]), "DataLoader"),
     "a folder for a checkpoint": (lambda: trainer().resume(tempfile.gettempdir()), "ls "),
+    "... for a file of weights": (lambda: oc.load(tempfile.gettempdir()), "ls "),
+    "a run's state for weights": (
+        lambda: oc.save(state_in_a_file(), "nowhere.safetensors"), "trainer.save(path)"),
     "a file for an optimizer's state": (
         lambda: sgd().load_state_dict(state_in_a_file()), "'optimizer'"),
     "a model's state for an optimizer's": (
