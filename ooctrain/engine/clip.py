@@ -146,4 +146,4 @@ def __getattr__(name: str) -> NoReturn:
     # Not at the top: a table of words, read when a name is missing.
     from ooctrain.engine.torch_names import refusal
 
-    raise refusal(__name__, name, "utils", ("clip_grad_norm_", "clip_grad_value_"))
+    raise refusal("ooctrain.utils", name, "utils", ("clip_grad_norm_", "clip_grad_value_"))

@@ -84,8 +84,9 @@ class Tensor(Algebra):
         """Number of elements."""
         return math.prod(self.shape)
 
-    def numpy(self) -> np.ndarray:
-        """The value as a logical, read-only view.
+    def numpy(self, *, force: bool = False) -> np.ndarray:
+        """The value as a logical, read-only view; `force` is taken as in PyTorch, and changes
+        nothing.
 
         Raises:
             AutogradError: a traced tensor, which has no value.

@@ -58,7 +58,7 @@ def named_loss(loss: str | Loss | None, model: Module) -> Loss:
     """The function that a name stands for: the model's own, where it has one and no other is meant.
 
     Raises:
-        ConfigError: no loss has that name; or a class in the place of one of its objects.
+        ConfigError: no loss has that name; or it is a class, not an object of it.
     """
     if isinstance(loss, type(Module)):
         name = getattr(loss, "__name__", "")
