@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 from ooctrain.engine.nested import put_in_place
-from ooctrain.errors import ConfigError, DoesNotFit, Infeasible, TrainingStopped
+from ooctrain.errors import ConfigError, DoesNotFit, Infeasible, ShapeError, TrainingStopped
 from ooctrain.execution.sessions import Images, as_images, expect_batch, value_on_host
 from ooctrain.layers.arithmetic import Arithmetic, BytesToFloat
 from ooctrain.layers.batch_norm import BatchNormApply
@@ -72,7 +72,7 @@ def pair_of(batch: Any) -> tuple[Any, Any]:
             "probabilities), lam * eye[ya] + (1 - lam) * eye[yb]",
         )  # fmt: skip
     if isinstance(batch[1], Integral) or getattr(batch[1], "shape", None) == ():
-        raise ConfigError(
+        raise ShapeError(
             "a single sample is not a batch", code="OOC-106",
             fix="data.DataLoader(dataset, batch_size=32) in place of the data set",
         )  # fmt: skip
