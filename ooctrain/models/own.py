@@ -131,5 +131,6 @@ def as_model(name: str, network: Any) -> Module:
     raise ConfigError(
         f"{name} gave {type(network).__name__}, not a model (oc.nn.Module)",
         fix="oc.from_torch(net, (64, 3, 224, 224)) makes one of a PyTorch network"
-        if _is_of_torch(network) else "a function without required arguments that returns an oc.nn.Module",
+        if _is_of_torch(network)
+        else "a function without required arguments that returns an oc.nn.Module",
     )  # fmt: skip
