@@ -98,7 +98,10 @@ def _numbers_of(indices: Any, count: int) -> np.ndarray:
         )  # fmt: skip
     wrong = found[(found < -count) | (found >= count)]
     if wrong.size:
-        raise ConfigError(f"there is no sample {wrong[0]} of {count}", code="OOC-106")
+        raise ConfigError(
+            f"there is no sample {wrong[0]} of {count}", code="OOC-106",
+            fix=f"numbers from 0 to {count - 1}",
+        )  # fmt: skip
     return found.astype(np.int64)
 
 
