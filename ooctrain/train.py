@@ -58,7 +58,7 @@ from ooctrain.sched.planning.effort import EVALUATIONS
 from ooctrain.sched.planning.planner import Planner
 from ooctrain.sched.schedule import Plan
 from ooctrain.sched.timeline import Timeline
-from ooctrain.step.arguments import checked
+from ooctrain.step.arguments import checked, checked_but
 from ooctrain.step.blocks import put_together
 from ooctrain.step.machine import Machine
 from ooctrain.step.op import Scalars
@@ -220,7 +220,7 @@ class Trainer:
         """
         return self._ahead.over(batches, self._manner())
 
-    @checked
+    @checked_but("schedule")
     def fit(
         self, batches: Iterable[Batch], epochs: int = 1, *, schedule: LRScheduler | None = None,
         on_step: Callable[[int, float], None] | None = None,
