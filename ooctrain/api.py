@@ -18,6 +18,7 @@ import numpy as np
 from ooctrain.engine.incore import initial_values
 from ooctrain.engine.module import Module
 from ooctrain.errors import ConfigError, Infeasible
+from ooctrain.execution.evaluation import pair_of
 from ooctrain.execution.fit import prepare
 from ooctrain.execution.prepared_step import placed
 from ooctrain.execution.sessions import Images, input_values, open_session, threads_served
@@ -36,6 +37,7 @@ from ooctrain.sched.simulate import simulate as simulated
 from ooctrain.sched.timeline import Timeline
 from ooctrain.split.model import Chance, SplitModel
 from ooctrain.split.split_settings import Splitting, coarser, expect_free, parse_splitting
+from ooctrain.step.arguments import checked
 from ooctrain.step.blocks import put_together
 from ooctrain.step.machine import Machine
 from ooctrain.step.presets import machine as find_machine
@@ -96,6 +98,7 @@ def step_trace(
     return apply_rewrites(step, DEFAULT_REWRITES)
 
 
+@checked
 def plan(
     trace: Trace, budget: int | str | None = None, planner: str | Planner = "auto",
     machine: str | Machine | None = None, granule: Granule = BYTES,
@@ -157,6 +160,7 @@ def plan(
     return prepare(trace, replace(settings, machine=find_machine(machine)), granule=granule).plan
 
 
+@checked
 @collecting_rarely()
 def verify(
     plan: Plan | Schedule, original_trace: Trace, budget: int | str,
@@ -179,6 +183,7 @@ def _checked_list(given: object, fix: str) -> None:
         raise ConfigError(what, code="OOC-104", fix=fix)
 
 
+@checked
 def simulate(
     schedule: Schedule | Plan, trace: Trace, machine: str | Machine | None = None
 ) -> Timeline:
@@ -199,6 +204,7 @@ def simulate(
     return simulated(listed, trace, find_machine(machine))
 
 
+@checked
 def lower_bound(
     trace: Trace, budget: int | str, machine: str | Machine | None = None, recompute: bool = True
 ) -> LowerBound:
@@ -216,6 +222,7 @@ class FitOrChance(Chance, total=False):
     fit: int | str | None
 
 
+@checked
 def split(
     model: Module, depth: float = 0.5, grid: tuple[int, int] = (2, 2), stochastic: bool = False,
     **more: Unpack[FitOrChance],
@@ -269,6 +276,7 @@ def _to_fit(model: Module, how: Splitting, budget: int | str) -> SplitModel:
     return SplitModel(model, how, partial(least_split, budget=budget))
 
 
+@checked
 def split_to_fit(
     model: Module, input_shape: tuple[int, ...], budget: int | str, how: Splitting | None = None
 ) -> Module:
@@ -341,6 +349,7 @@ def load_plan(path: str, trace: Trace, rewrites: Sequence[str] = ()) -> Plan:
     return Plan.from_json(data, apply_rewrites(trace, names), str(path))
 
 
+@checked
 def execute(
     plan: Plan, model: Module, batch: tuple[Images, np.ndarray], device: str = "cpu",
     allocator: str = "va", *, scalars: Mapping[str, float] | None = None,
@@ -392,7 +401,7 @@ def execute(
     )  # fmt: skip
     try:
         step_scalars = {"lr": DEFAULT_LR, "step": 0, "seed": chosen.seed, **(scalars or {})}
-        result = session.run_step(input_values(trace, *batch), step_scalars)
+        result = session.run_step(input_values(trace, *pair_of(batch)), step_scalars)
         timeline = result.timeline
         if plan.schedule.granule == BYTES:
             # What the pure model grants is what was requested; the allocator's own rounding of it

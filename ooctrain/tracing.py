@@ -37,11 +37,13 @@ from ooctrain.nn.plain import FromBytes
 from ooctrain.optim import Optimizer
 from ooctrain.optim.algorithms import get_optimizer
 from ooctrain.rewrite.tile import remark_by_name, tile_by_name
+from ooctrain.step.arguments import checked_but
 from ooctrain.step.op import Spec
 from ooctrain.step.presets import usable_cores
 from ooctrain.step.trace import Trace
 
 
+@checked_but("input_shape")
 def trace(
     model: Module, input_shape: Sequence[int], loss: str | Loss | None = "cross_entropy",
     optimizer: str | Optimizer | None = "sgd", device: str = "cpu", threads: int | None = None,

@@ -58,6 +58,7 @@ from ooctrain.sched.planning.effort import EVALUATIONS
 from ooctrain.sched.planning.planner import Planner
 from ooctrain.sched.schedule import Plan
 from ooctrain.sched.timeline import Timeline
+from ooctrain.step.arguments import checked, checked_but
 from ooctrain.step.blocks import put_together
 from ooctrain.step.machine import Machine
 from ooctrain.step.op import Scalars
@@ -72,6 +73,7 @@ R = TypeVar("R")
 MANY = 4
 
 
+@checked
 class Trainer:
     """Trains a model within a budget of device memory.
 
@@ -218,6 +220,7 @@ class Trainer:
         """
         return self._ahead.over(batches, self._manner())
 
+    @checked_but("schedule")
     def fit(
         self, batches: Iterable[Batch], epochs: int = 1, *, schedule: LRScheduler | None = None,
         on_step: Callable[[int, float], None] | None = None,
@@ -292,6 +295,7 @@ class Trainer:
         if self._owed is not None:
             self._residence.finisher.do(pay)
 
+    @checked
     @one_at_a_time
     def prepare(
         self, input_shape: tuple[int, ...], target_shape: tuple[int, ...] | None = None,
@@ -332,6 +336,7 @@ class Trainer:
 
     # Evaluation, under the same budget.
 
+    @checked
     @one_at_a_time
     def evaluate(self, batches: Iterable[Batch]) -> Evaluation:
         """Loss and accuracy in evaluation mode, as of one batch of all samples.
@@ -366,6 +371,7 @@ class Trainer:
         """Copies of parameters, buffers and optimizer slots by name: all that persists."""
         return saved_state.arrays_of(self.model, self.optimizer)
 
+    @checked
     @one_at_a_time
     def save(self, path: str, run: files.RunState | None = None, *, keep: int = files.KEEP) -> None:
         """Writes a checkpoint, whole or not at all; of several ranks the first one does.
@@ -379,6 +385,7 @@ class Trainer:
         if self.ranks is None or self.ranks.is_first:
             saved_state.save(path, self.model, self.optimizer, run, keep)
 
+    @checked
     @one_at_a_time
     def resume(self, path: str, config: files.Expected | None = None) -> files.RunState:
         """Takes up a checkpoint; training goes on with the same bits as if it had never stopped.

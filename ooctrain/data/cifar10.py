@@ -14,6 +14,7 @@ import numpy as np
 
 from ooctrain.data.dataset import ImageDataset, resize
 from ooctrain.errors import DataFormatError
+from ooctrain.step.arguments import checked
 
 CHANNELS, SIDE, CLASSES = 3, 32, 10
 RECORD_BYTES = 1 + CHANNELS * SIDE * SIDE
@@ -23,6 +24,7 @@ TEST_FILES = ("test_batch.bin",)
 MEAN, STD = (125.3, 123.0, 113.9), (63.0, 62.1, 66.7)
 
 
+@checked
 def cifar10(root: str | Path, train: bool = True, image_size: int = SIDE) -> ImageDataset:
     """CIFAR-10 from its unpacked binary archive.
 

@@ -23,6 +23,7 @@ from ooctrain.data.mnist import mnist
 from ooctrain.data.synthetic import synthetic, synthetic_images, synthetic_pixels
 from ooctrain.errors import ConfigError, unknown_name
 from ooctrain.plugins import is_path
+from ooctrain.step.arguments import checked
 from ooctrain.step.user_values import as_path
 
 
@@ -64,6 +65,7 @@ SOURCES: Mapping[str, DataSource] = MappingProxyType(
 CROP_MARGIN = 8 / 7
 
 
+@checked
 def load(
     text: str | PathLike[str], *, train: bool = True, image_size: int | None = None,
     download: bool = False, crop: int | None = None,
@@ -124,11 +126,14 @@ def _meant(text: str) -> tuple[str, dict[str, str | int]]:
     return name, options
 
 
+@checked
 def shape_of(dataset: Dataset) -> Shape:
     """Channels, extents, classes and kind of target; looks at the samples of a foreign data set."""
     shape = getattr(dataset, "shape", None)
     if isinstance(shape, Shape):
         return shape
+    if not len(dataset):
+        raise ConfigError("a data set without samples has no shape", code="OOC-106", fix="data")
     image, target = pair_of(dataset[0], "sample 0")
     channels, height, width = image.shape
     if np.ndim(target) == 3:

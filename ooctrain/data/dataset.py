@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
@@ -21,10 +21,12 @@ import numpy as np
 
 from ooctrain.devices.cpu.host_vm import available_memory_bytes
 from ooctrain.errors import ConfigError, ShapeError
+from ooctrain.step.arguments import checked
 from ooctrain.step.user_values import as_numbers, as_target
 from ooctrain.units import format_bytes
 
 FLOAT_BYTES = 4
+_MASK_64 = (1 << 64) - 1
 #: Images are resized in parts of about this size.
 RESIZED_BYTES = 8 << 20
 Batch = tuple[np.ndarray, np.ndarray]
@@ -79,6 +81,7 @@ class DataIdentity:
     fingerprint: str = ""
 
 
+@checked
 def identity_of(dataset: Dataset) -> DataIdentity:
     """By its own `class_names` and `fingerprint()`, if it has them."""
     fingerprint = getattr(dataset, "fingerprint", None)
@@ -88,6 +91,7 @@ def identity_of(dataset: Dataset) -> DataIdentity:
     )  # fmt: skip
 
 
+@checked
 class ImageDataset:
     """Images in one array, scaled when a batch is taken.
 
@@ -113,7 +117,12 @@ class ImageDataset:
         std: tuple[float, ...] = (1.0,),
     ):
         images, labels = as_numbers(images, "images"), as_numbers(labels, "labels")
-        if images.ndim != 4 or len(images) != len(labels) or images.shape[1] not in (1, channels):
+        if (
+            channels < 1
+            or images.ndim != 4
+            or len(images) != len(labels)
+            or images.shape[1] not in (1, channels)
+        ):
             raise ConfigError(
                 f"images {images.shape} and labels {labels.shape} do not make data of "
                 f"{channels} channels",
@@ -266,8 +275,12 @@ def permutation(count: int, *key: int) -> np.ndarray:
     Sorting raw random words keeps to what NumPy promises to keep (NEP 19: the bit generators'
     streams, not the methods of `Generator`). Time O(n log n).
     """
-    words = np.random.Philox(np.random.SeedSequence(key)).random_raw(count)
-    return np.argsort(words, kind="stable")
+    return np.argsort(words_of(key).random_raw(count), kind="stable")
+
+
+def words_of(key: Iterable[int]) -> np.random.Philox:
+    """Raw random words that depend on the key alone; a seed below 0 counts as its 64 bits."""
+    return np.random.Philox(np.random.SeedSequence([number & _MASK_64 for number in key]))
 
 
 def resize(images: np.ndarray, height: int, width: int) -> np.ndarray:

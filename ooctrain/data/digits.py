@@ -14,6 +14,7 @@ import numpy as np
 
 from ooctrain.data.dataset import ImageDataset, permutation, resize
 from ooctrain.errors import DataFormatError
+from ooctrain.step.arguments import checked
 
 IMAGES, SIDE, LEVELS, CLASSES = 1797, 8, 16, 10
 TRAIN_IMAGES = 1437
@@ -22,6 +23,7 @@ MEAN, STD = 4.88, 6.02
 SPLIT_KEY = 20260101
 
 
+@checked
 def digits(train: bool = True, image_size: int = 32, channels: int = 3) -> ImageDataset:
     """The bundled digits: 1437 to train with, 360 to test with, split once and for all at random.
 

@@ -21,6 +21,7 @@ import numpy as np
 from ooctrain.data.dataset import Batch, Shape, stack, wants_bytes
 from ooctrain.data.picture import check_header, pillow, pixels
 from ooctrain.errors import DataFormatError
+from ooctrain.step.arguments import checked
 from ooctrain.step.user_values import as_path
 
 ENDINGS = (".png", ".apng", ".jpg", ".jpeg", ".jpe", ".jfif", ".bmp", ".gif", ".webp", ".avif",
@@ -87,6 +88,7 @@ class ImageFolder:
         return found.hexdigest()
 
 
+@checked
 def image_folder(root: str | Path, train: bool = True, image_size: int = 224) -> ImageFolder:
     """Images in one folder for each class, decoded when they are requested.
 

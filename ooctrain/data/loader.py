@@ -19,8 +19,10 @@ import numpy as np
 from ooctrain.data.dataset import Batch, Dataset, permutation, take
 from ooctrain.data.transforms import Transform, transformed
 from ooctrain.errors import CheckpointError, ConfigError
+from ooctrain.step.arguments import checked_but
 
 
+@checked_but("drop_last")
 class DataLoader:
     """Iterating gives the batches of one epoch; iterating again gives the next epoch.
 

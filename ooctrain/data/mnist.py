@@ -19,6 +19,7 @@ import numpy as np
 
 from ooctrain.data.dataset import ImageDataset, resize
 from ooctrain.errors import DataFormatError
+from ooctrain.step.arguments import checked
 
 CLASSES = 10
 MEAN, STD = 33.3, 78.6
@@ -30,6 +31,7 @@ FILES = {
 }
 
 
+@checked
 def mnist(
     root: str | Path, train: bool = True, image_size: int = 28, channels: int = 1
 ) -> ImageDataset:

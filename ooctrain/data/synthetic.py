@@ -10,8 +10,9 @@ from typing import Any
 
 import numpy as np
 
-from ooctrain.data.dataset import Batch, Shape, resize, stack
+from ooctrain.data.dataset import Batch, Shape, resize, stack, words_of
 from ooctrain.errors import ConfigError
+from ooctrain.step.arguments import checked
 
 COARSE = 4
 NOISE = 0.5
@@ -64,6 +65,7 @@ class Synthetic:
         return uniform(coarse, self.seed, 0, label)
 
 
+@checked
 def synthetic(
     train: bool = True, image_size: int = 32, channels: int = 3, classes: int = 10,
     samples: int = 1024, seed: int = 0,
@@ -91,7 +93,7 @@ def resize_pattern(pattern: np.ndarray, size: tuple[int, int, int]) -> np.ndarra
 
 def uniform(size: tuple[int, ...], *key: int) -> np.ndarray:
     """Uniform float32 in [-1, 1) that depend on the key alone, in every NumPy version."""
-    words = np.random.Philox(np.random.SeedSequence(key)).random_raw(int(np.prod(size)))
+    words = words_of(key).random_raw(int(np.prod(size)))
     return ((words >> np.uint64(40)).astype(np.float32) * np.float32(2.0**-23) - 1).reshape(size)
 
 
@@ -124,6 +126,7 @@ class SyntheticImages(Synthetic):
         return image, np.tanh(np.tensordot(mixture, image, 1)).astype(np.float32)
 
 
+@checked
 def synthetic_pixels(
     train: bool = True, image_size: int = 64, channels: int = 3, classes: int = 4,
     samples: int = 256, seed: int = 0,
@@ -139,6 +142,7 @@ def synthetic_pixels(
     return SyntheticPixels(part_samples(samples, train), shape, seed, 0 if train else TEST_OFFSET)
 
 
+@checked
 def synthetic_images(
     train: bool = True, image_size: int = 64, channels: int = 3, samples: int = 256, seed: int = 0
 ) -> SyntheticImages:

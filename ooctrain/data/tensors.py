@@ -14,6 +14,8 @@ import numpy as np
 
 from ooctrain.data.dataset import Batch, Dataset, Shape, as_images, permutation, take
 from ooctrain.errors import ConfigError
+from ooctrain.step.arguments import checked
+from ooctrain.step.user_values import as_numbers
 
 
 class TensorDataset:
@@ -27,7 +29,8 @@ class TensorDataset:
     """
 
     def __init__(self, *tensors: Any):
-        arrays = [np.asarray(t.numpy() if hasattr(t, "numpy") else t) for t in tensors]
+        arrays = [as_numbers(t.numpy() if hasattr(t, "numpy") else t, "a tensor of a data set")
+                  for t in tensors]  # fmt: skip
         if len(arrays) != 2:
             raise ConfigError(
                 f"a batch is images and targets, got {len(arrays)} arrays", fix="two arrays"
@@ -60,11 +63,12 @@ class TensorDataset:
         return as_images(images), targets.astype(wanted)
 
 
+@checked
 class Subset:
     """Some samples of a data set, in the order of their numbers here."""
 
     def __init__(self, dataset: Dataset, indices: Sequence[int] | np.ndarray):
-        self.dataset, self.indices = dataset, np.asarray(indices, np.int64)
+        self.dataset, self.indices = dataset, _numbers_of(indices, len(dataset))
         shape = getattr(dataset, "shape", None)
         if isinstance(shape, Shape):
             self.shape = shape
@@ -84,6 +88,24 @@ class Subset:
         return take(self.dataset, self.indices[indices], as_bytes=True)
 
 
+def _numbers_of(indices: Any, count: int) -> np.ndarray:
+    """Numbers of samples. Raises ConfigError: no row of whole numbers, or no such sample."""
+    found = as_numbers(indices, "indices")
+    if found.ndim != 1 or (found.size and found.dtype.kind not in "iu"):
+        raise ConfigError(
+            "indices are not a row of whole numbers", code="OOC-106", numbers=f"{found.dtype} "
+            f"{found.shape}", fix="Subset(dataset, [0, 2, 5])",
+        )  # fmt: skip
+    wrong = found[(found < -count) | (found >= count)]
+    if wrong.size:
+        raise ConfigError(
+            f"there is no sample {wrong[0]} of {count}", code="OOC-106",
+            fix=f"numbers from 0 to {count - 1}",
+        )  # fmt: skip
+    return found.astype(np.int64)
+
+
+@checked
 def random_split(
     dataset: Dataset, lengths: Sequence[int | float], *, seed: int = 0
 ) -> list[Subset]:

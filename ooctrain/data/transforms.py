@@ -14,8 +14,9 @@ from typing import Literal, NoReturn
 
 import numpy as np
 
-from ooctrain.data.dataset import as_images
+from ooctrain.data.dataset import as_images, words_of
 from ooctrain.errors import ConfigError
+from ooctrain.step.arguments import checked
 
 Size = int | Sequence[int]
 _WORD_BITS, _FLOAT_BITS = 64, 53
@@ -29,7 +30,7 @@ class Draws:
     """
 
     def __init__(self, *key: int):
-        self._words = np.random.Philox(np.random.SeedSequence(key))
+        self._words = words_of(key)
 
     def uniform(self) -> float:
         """The next number, from 0 to below 1."""
@@ -45,6 +46,7 @@ class Draws:
 Transform = Callable[[np.ndarray, Draws], np.ndarray]
 
 
+@checked
 class Compose:
     """One change after the other.
 
@@ -65,6 +67,7 @@ class Compose:
         return image
 
 
+@checked
 class RandomCrop:
     """A part of the image, anywhere in it with equal chance.
 
@@ -110,6 +113,7 @@ class RandomCrop:
         return _cut(image, draws.below(rows + 1), draws.below(columns + 1), self.size)
 
 
+@checked
 class CenterCrop:
     """The middle of the image, `size` high and wide.
 
@@ -127,6 +131,7 @@ class CenterCrop:
         return _cut(image, round(rows / 2), round(columns / 2), self.size)
 
 
+@checked
 class RandomHorizontalFlip:
     """Left for right, with chance `p`."""
 
@@ -139,6 +144,7 @@ class RandomHorizontalFlip:
         return image[:, :, ::-1] if draws.uniform() < self.p else image
 
 
+@checked
 class RandomVerticalFlip:
     """Top for bottom, with chance `p`."""
 
@@ -151,6 +157,7 @@ class RandomVerticalFlip:
         return image[:, ::-1] if draws.uniform() < self.p else image
 
 
+@checked
 class Normalize:
     """(image - mean) / std, one of each for every channel, or one number for all.
 
@@ -177,6 +184,7 @@ class Normalize:
         return (image - self.mean) / self.std
 
 
+@checked
 @dataclass(frozen=True, slots=True)
 class Augmentation:
     """Crops and flips, by which a network sees each image in many ways: `--crop 28 --flip`.

@@ -7,8 +7,17 @@ like every other call. Read next: `ranks.py`, `recording.py`, `calls.py`, `excha
 
 from __future__ import annotations
 
+from typing import NoReturn
+
 from ooctrain.distributed.mpi import world
 from ooctrain.distributed.ranks import Ranks
 from ooctrain.step.network import Network
 
 __all__ = ["Network", "Ranks", "world"]
+
+
+def __getattr__(name: str) -> NoReturn:
+    # Not at the top: a table of words, read when a name is missing.
+    from ooctrain.engine.torch_names import refusal
+
+    raise refusal(__name__, name, "distributed", __all__)

@@ -12,6 +12,7 @@ import itertools
 import math
 import operator
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from numbers import Integral, Real
 from types import EllipsisType, MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn, Self
@@ -28,6 +29,7 @@ from ooctrain.layers.linear import MatMul
 from ooctrain.layers.permute import Permute
 from ooctrain.layers.reduction import Spread, groups_of_axes, sum_over
 from ooctrain.layers.regions import Slice, StridedSlice
+from ooctrain.step.arguments import checked
 from ooctrain.step.op import Op
 
 Dims = int | Sequence[int] | None
@@ -89,6 +91,7 @@ class Algebra:
 
     # Shapes
 
+    @checked
     def reshape(self, *shape: int | Sequence[int]) -> Self:
         """The same elements in (N, C, H, W) order under another shape; one extent may be -1."""
         wanted: Any = shape if len(shape) != 1 or isinstance(shape[0], int) else shape[0]
@@ -99,23 +102,29 @@ class Algebra:
 
     view = reshape
 
+    @checked
     def flatten(self, start_dim: int = 0, end_dim: int = -1) -> Self:
         """Joins the axes from `start_dim` to `end_dim`."""
-        end = end_dim % len(self.shape)
-        joined = math.prod(self.shape[start_dim : end + 1])
-        return self.reshape(*self.shape[:start_dim], joined, *self.shape[end + 1 :])
+        if not self.shape:
+            return self.reshape(1)
+        (start,), (end,) = (axes_of(dim, len(self.shape)) for dim in (start_dim, end_dim))
+        joined = math.prod(self.shape[start : end + 1])
+        return self.reshape(*self.shape[:start], joined, *self.shape[end + 1 :])
 
+    @checked
     def unsqueeze(self, dim: int) -> Self:
         """One axis more, of extent 1, before axis `dim`."""
         (place,) = axes_of(dim, len(self.shape) + 1)
         return self.reshape((*self.shape[:place], 1, *self.shape[place:]))
 
+    @checked
     def squeeze(self, dim: Dims = None) -> Self:
         """Without those of the axes `dim` (None: of all) that have extent 1."""
         axes = axes_of(dim, len(self.shape))
         kept = (n for axis, n in enumerate(self.shape) if axis not in axes or n != 1)
         return self.reshape(tuple(kept))
 
+    @checked
     def permute(self, *dims: int | Sequence[int]) -> Self:
         """The axes in another order: axis i of the result is axis dims[i] of this.
 
@@ -125,6 +134,7 @@ class Algebra:
         wanted: Any = dims if len(dims) != 1 or isinstance(dims[0], int) else dims[0]
         return self._apply(Permute(tuple(axis % max(len(self.shape), 1) for axis in wanted)), self)
 
+    @checked
     def transpose(self, dim0: int, dim1: int) -> Self:
         """Two axes exchanged."""
         order = list(range(len(self.shape)))
@@ -134,6 +144,7 @@ class Algebra:
 
     # Parts and repetitions
 
+    @checked
     def narrow(self, dim: int, start: int, length: int) -> Self:
         """`length` places along an axis, from `start` on.
 
@@ -146,11 +157,13 @@ class Algebra:
             raise ShapeError(f"an axis of extent {extent} has no {length} places from {start} on")
         return self._along(axis, slice(start % extent, start % extent + length))
 
+    @checked
     def select(self, dim: int, index: int) -> Self:
         """One place along an axis, which goes: x[:, index] for dim=1."""
         (axis,) = axes_of(dim, len(self.shape))
         return self[(*(slice(None),) * axis, index)]
 
+    @checked
     def split(self, split_size_or_sections: int | Sequence[int], dim: int = 0) -> tuple[Self, ...]:
         """Parts along an axis, each of this size (the last has the rest), or of these sizes.
 
@@ -169,6 +182,7 @@ class Algebra:
         ends = list(itertools.accumulate(sizes, initial=0))
         return tuple(self._along(axis, slice(a, b)) for a, b in itertools.pairwise(ends))
 
+    @checked
     def chunk(self, chunks: int, dim: int = 0) -> tuple[Self, ...]:
         """At most `chunks` parts along an axis, all but the last of the same size."""
         (axis,) = axes_of(dim, len(self.shape))
@@ -176,11 +190,13 @@ class Algebra:
             raise ShapeError(f"chunk: {chunks} parts")
         return self.split(max(-(-self.shape[axis] // chunks), 1), axis)
 
+    @checked
     def unbind(self, dim: int = 0) -> tuple[Self, ...]:
         """Each place along an axis, which goes."""
         (axis,) = axes_of(dim, len(self.shape))
         return tuple(self.select(axis, place) for place in range(self.shape[axis]))
 
+    @checked
     def flip(self, *dims: int | Sequence[int]) -> Self:
         """Backwards along these axes."""
         named: Any = dims if len(dims) != 1 or isinstance(dims[0], int) else dims[0]
@@ -189,6 +205,7 @@ class Algebra:
         start, steps = (tuple(pair[i] for pair in places) for i in (0, 1))
         return self._apply(StridedSlice(self.shape, start, steps, self.shape), self)
 
+    @checked
     def roll(self, shifts: int | Sequence[int], dims: int | Sequence[int]) -> Self:
         """Moved along these axes; what leaves at one end comes in at the other.
 
@@ -207,6 +224,7 @@ class Algebra:
                 result = self._apply(Concat(axis), *parts)
         return result
 
+    @checked
     def expand(self, *sizes: int | Sequence[int]) -> Self:
         """Repeated along axes of extent 1, and along new ones before them; -1: as it is.
 
@@ -221,10 +239,12 @@ class Algebra:
         x = self if own == self.shape else self.reshape(own)
         return x if full == own else x._apply(Spread(full), x)
 
+    @checked
     def expand_as(self, other: Self) -> Self:
         """Expanded to the shape of another tensor."""
         return self.expand(other.shape)
 
+    @checked
     def repeat(self, *sizes: int | Sequence[int]) -> Self:
         """So many times along each axis, one behind the other.
 
@@ -248,6 +268,7 @@ class Algebra:
 
     # Reductions
 
+    @checked
     def sum(self, dim: Dims = None, keepdim: bool = False) -> Self:
         """The sum over the axes `dim`; None: over all of them.
 
@@ -259,6 +280,7 @@ class Algebra:
         """
         return self._summed(dim, keepdim, mean=False)
 
+    @checked
     def mean(self, dim: Dims = None, keepdim: bool = False) -> Self:
         """The mean over the axes `dim`, as `sum`."""
         return self._summed(dim, keepdim, mean=True)
@@ -274,6 +296,7 @@ class Algebra:
             return result
         return result.reshape(tuple(n for a, n in enumerate(self.shape) if a not in axes))
 
+    @checked
     def amax(self, dim: Dims = None, keepdim: bool = False) -> Self:
         """The largest element over the axes `dim`; equal ones share its gradient evenly.
 
@@ -291,11 +314,13 @@ class Algebra:
         wanted = kept if keepdim else tuple(n for a, n in enumerate(self.shape) if a not in axes)
         return found if found.shape == wanted else found.reshape(wanted)
 
+    @checked
     def amin(self, dim: Dims = None, keepdim: bool = False) -> Self:
         """The smallest element over the axes `dim`, as `amax`."""
         return -(-self).amax(dim, keepdim)
 
-    def max(self, dim: Any = None, keepdim: bool = False) -> Any:
+    @checked
+    def max(self, dim: Self | int | None = None, keepdim: bool = False) -> Any:
         """The largest of all elements; along one axis (values, indices), where the first of equal
         ones has the gradient; or, with another tensor, `maximum`.
         """
@@ -310,7 +335,8 @@ class Algebra:
         rest = tuple(n for a, n in enumerate(self.shape) if a != axis)
         return Extremes(values.reshape(rest), indices.reshape(rest))
 
-    def min(self, dim: Any = None, keepdim: bool = False) -> Any:
+    @checked
+    def min(self, dim: Self | int | None = None, keepdim: bool = False) -> Any:
         """The smallest, as `max`."""
         if isinstance(dim, Algebra):
             return self.minimum(dim)
@@ -319,8 +345,9 @@ class Algebra:
         values, indices = (-self).max(dim, keepdim)
         return Extremes(-values, indices)
 
+    @checked
     def var(
-        self, dim: Any = None, unbiased: bool = True, keepdim: bool = False,
+        self, dim: Dims | bool = None, unbiased: bool = True, keepdim: bool = False,
         *, correction: float | None = None,
     ) -> Self:  # fmt: skip
         """The variance over the axes `dim`; None: over all of them.
@@ -333,8 +360,7 @@ class Algebra:
         Raises:
             ShapeError: there are not more numbers than the correction.
         """
-        if isinstance(dim, bool):
-            dim, unbiased = None, dim
+        dim, unbiased = (None, dim) if isinstance(dim, bool) else (dim, unbiased)
         less = float(unbiased) if correction is None else correction
         count = math.prod(self.shape[axis] for axis in axes_of(dim, len(self.shape)))
         if count <= less:
@@ -342,14 +368,16 @@ class Algebra:
         away = self - self.mean(dim, keepdim=True)
         return (away * away).sum(dim, keepdim) / (count - less)
 
+    @checked
     def std(
-        self, dim: Any = None, unbiased: bool = True, keepdim: bool = False,
+        self, dim: Dims | bool = None, unbiased: bool = True, keepdim: bool = False,
         *, correction: float | None = None,
     ) -> Self:  # fmt: skip
         """The standard deviation, as `var`; its gradient where it is 0 is 0."""
         variance = self.var(dim, unbiased, keepdim, correction=correction)
         return variance._apply(Elementwise("length"), variance)
 
+    @checked
     def norm(self, p: float | str | None = "fro", dim: Dims = None, keepdim: bool = False) -> Self:
         """The p-norm of the elements over the axes `dim`; its gradient where it is 0 is 0.
 
@@ -370,6 +398,7 @@ class Algebra:
             return self.abs().sum(dim, keepdim)
         return (self.abs() ** float(p)).sum(dim, keepdim) ** (1 / float(p))
 
+    @checked
     def logsumexp(self, dim: Dims, keepdim: bool = False) -> Self:
         """log(sum(exp(x))) over the axes `dim`."""
         top = self.amax(dim, keepdim=True).detach().clamp(-_LARGEST, _LARGEST)
@@ -472,6 +501,7 @@ class Algebra:
         kept, dropped = self._with("keep", condition), Arithmetic("drop")
         return kept + self._apply(dropped, other, condition)
 
+    @checked
     def masked_fill(self, mask: Self, value: float) -> Self:
         """`value` where `mask` is not 0."""
         kept = self._with("drop", mask)
@@ -483,6 +513,7 @@ class Algebra:
 
     # Elements
 
+    @checked
     def clamp(
         self,
         min: float | None = None,  # noqa: A002
@@ -556,6 +587,7 @@ class Algebra:
             return _POWERS[exponent](self)
         return self._apply(Elementwise("power", number), self)
 
+    @checked
     def pow(self, exponent: float) -> Self:
         """A power, as `x ** exponent`."""
         return self**exponent
@@ -811,7 +843,8 @@ def _shown(value: object) -> str:
 def _number(value: Any) -> float:
     """A number that a tensor is added to or multiplied by. Raises ShapeError: not a number."""
     if isinstance(value, Real | np.generic) or (isinstance(value, np.ndarray) and not value.ndim):
-        return float(value)
+        with suppress(OverflowError):
+            return float(value)
     raise ShapeError(
         f"a tensor can be combined with tensors and numbers, not with {type(value).__name__}",
         fix="wrap it: oc.tensor(array)",

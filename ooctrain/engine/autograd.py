@@ -9,7 +9,6 @@ from __future__ import annotations
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
-from numbers import Integral
 from typing import Any
 
 import numpy as np
@@ -17,11 +16,13 @@ import numpy as np
 from ooctrain.engine.eager import Storage
 from ooctrain.engine.tensor import Tensor, current_tape
 from ooctrain.errors import ConfigError
+from ooctrain.step.arguments import checked
 from ooctrain.step.op import Spec, to_physical
 from ooctrain.step.trace import ITEM_BYTES, Kind
 from ooctrain.step.user_values import as_numbers
 
 
+@checked
 def tensor(array: Any, requires_grad: bool = False) -> Tensor:
     """A tensor with a copy of `array`.
 
@@ -60,6 +61,7 @@ def no_grad() -> Iterator[None]:
         yield
 
 
+@checked
 def manual_seed(seed: int) -> None:
     """Seeds initial weights and dropout, here and in other threads.
 
@@ -73,6 +75,4 @@ def manual_seed(seed: int) -> None:
     Raises:
         ConfigError: no whole number.
     """
-    if not isinstance(seed, Integral):
-        raise ConfigError(f"seed {seed!r} is not a whole number", code="OOC-106", fix="seed=0")
     current_tape().seed_everywhere(int(seed))

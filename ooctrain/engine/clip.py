@@ -19,6 +19,7 @@ from ooctrain.engine.parameter import Parameter
 from ooctrain.engine.tensor import Tensor, current_tape
 from ooctrain.errors import AutogradError, ConfigError
 from ooctrain.layers.update import ClipFactor, ClipValue, ScaleBy, SumOfSquares
+from ooctrain.step.arguments import checked
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +77,7 @@ def _check_bound(bound: object, what: str) -> None:
         )  # fmt: skip
 
 
+@checked
 def clip_grad_norm_(
     parameters: Iterable[Parameter] | Parameter, max_norm: float, norm_type: float = 2.0,
     error_if_nonfinite: bool = False,
@@ -111,6 +113,7 @@ def clip_grad_norm_(
     return norm
 
 
+@checked
 def clip_grad_value_(parameters: Iterable[Parameter] | Parameter, clip_value: float) -> None:
     """Limits every element of `.grad` to [-clip_value, clip_value]."""
     _clip(ClipEach(clip_value), _with_grad(parameters))
@@ -143,4 +146,4 @@ def __getattr__(name: str) -> NoReturn:
     # Not at the top: a table of words, read when a name is missing.
     from ooctrain.engine.torch_names import refusal
 
-    raise refusal(__name__, name, "utils", ("clip_grad_norm_", "clip_grad_value_"))
+    raise refusal("ooctrain.utils", name, "utils", ("clip_grad_norm_", "clip_grad_value_"))

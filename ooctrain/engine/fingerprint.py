@@ -51,6 +51,11 @@ _WHOLE = ""
 _FIXED = (tuple, frozenset, types.MethodType)
 
 
+#: What stands around a function of the user's own.
+_WRAPPERS = (property, staticmethod, classmethod, cached_property, type(lru_cache(len)),
+             np.vectorize)  # fmt: skip
+
+
 # Descriptions
 
 
@@ -376,8 +381,8 @@ class Content:
         elif isinstance(one, types.ModuleType):
             if self._is_own(one):
                 yield from _entries(one, vars(one), self._read_of(vars(one)))
-        elif isinstance(one, property | staticmethod | classmethod | cached_property):
-            names = {"fget", "__func__", "func"}
+        elif isinstance(one, _WRAPPERS):
+            names = {"fget", "__func__", "func", "__wrapped__", "pyfunc"}
             yield from _by_name(one, [name for name in sorted(names) if hasattr(one, name)])
         else:
             yield from self._of_object(one)

@@ -21,6 +21,7 @@ from ooctrain.engine.parameter import Parameter, as_buffer, clear_grad
 from ooctrain.engine.state_dicts import COUNTS, as_values, check_keys, plain_state
 from ooctrain.engine.tensor import Tensor, current_tape
 from ooctrain.errors import ConfigError
+from ooctrain.step.arguments import checked, checked_but
 
 P = ParamSpec("P")
 R = TypeVar("R", covariant=True)
@@ -134,6 +135,7 @@ class Module:
         self._changed()
         self._parameters[name] = param
 
+    @checked
     def register_buffer(self, name: str, tensor: Any, persistent: bool = True) -> None:
         """Registers a value under a name that is not trained, such as a running mean.
 
@@ -150,6 +152,7 @@ class Module:
         """The same as `add_module`."""
         self.add_module(name, module)
 
+    @checked
     def get_submodule(self, target: str) -> Module:
         """The part with a dotted name; "" is itself. Raises AttributeError: there is none."""
         found = self
@@ -181,6 +184,7 @@ class Module:
             raise AttributeError(f"there is no {what} {target!r}; {path or 'here'} has {known}")
         return found
 
+    @checked
     def add_module(self, name: str, module: Module) -> None:
         """Registers a part under a name."""
         self._changed()
@@ -249,6 +253,7 @@ class Module:
                     seen.add(value)
                     yield f"{path}.{name}" if path else name, value
 
+    @checked
     def apply(self, fn: Callable[[Module], None]) -> Module:
         """Calls `fn` on all parts and itself, parts first."""
         for part in self.children():
@@ -258,6 +263,7 @@ class Module:
 
     # Mode and state
 
+    @checked
     def train(self, mode: bool = True) -> Module:
         """Training mode: batch statistics, dropout."""
         for module in self.modules():
@@ -301,12 +307,14 @@ class Module:
         """Itself: parameters are float32."""
         return self
 
+    @checked
     def requires_grad_(self, requires_grad: bool = True) -> Module:
         """Whether its parameters are trained."""
         for parameter in self.parameters():
             parameter.requires_grad = requires_grad
         return self
 
+    @checked
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Forgets all gradients (with `set_to_none=False`: sets them to zero)."""
         for parameter in self.parameters():
@@ -316,6 +324,7 @@ class Module:
         """Copies of all parameters and buffers, in PyTorch's keys and layouts (OIHW weights)."""
         return {name: np.array(value.storage.read(), order="C") for name, value in self._state()}
 
+    @checked_but("state_dict")
     def load_state_dict(self, state_dict: Mapping[str, Any], strict: bool = True) -> LoadResult:
         """Writes parameters and buffers; the reverse of `state_dict`.
 

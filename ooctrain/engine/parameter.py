@@ -16,10 +16,12 @@ import numpy as np
 from ooctrain.engine.autograd import wrap
 from ooctrain.engine.eager import Storage
 from ooctrain.engine.tensor import Tensor
+from ooctrain.step.arguments import checked
 from ooctrain.step.op import Spec, to_physical
 from ooctrain.step.user_values import as_numbers
 
 
+@checked
 class Parameter(Tensor):
     """A tensor that training changes. Its value lies behind `storage`, on the host or on a device.
 

@@ -25,6 +25,8 @@ from ooctrain.step.user_values import as_numbers
 
 #: Keys under which scripts save a state dict among other things, the surest first.
 WRAPPERS = ("state_dict", "model_state_dict", "model", "model_state", "net", "network", "weights")
+#: How many models torch's `AveragedModel` has averaged; no value of the model.
+AVERAGED = "n_averaged"
 #: What wrappers of a model put before its keys.
 PREFIXES = ("module.", "_orig_mod.", "_fsdp_wrapped_module.")
 #: Counted by newer batch norms alone, and of no influence unless momentum is None.
@@ -92,6 +94,8 @@ def _unwrapped(given: Any, own: Collection[str], depth: int = 0) -> Mapping[Any,
 def _without_prefixes(state: Mapping[str, Any], own: Collection[str]) -> dict[str, Any]:
     """Without what wrappers put before all keys, or compiled parts into them."""
     found = dict(state)
+    if AVERAGED not in own:
+        found.pop(AVERAGED, None)
     while True:
         for prefix in PREFIXES:
             having = [key for key in found if key.startswith(prefix)]

@@ -13,7 +13,7 @@ from __future__ import annotations
 import contextvars
 import itertools
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -26,8 +26,10 @@ from ooctrain.engine.backward import Entry, record_backward
 from ooctrain.engine.eager import EagerRunner, Storage
 from ooctrain.engine.seeds import SEEDS, Seeds, generator_of
 from ooctrain.errors import AutogradError, ShapeError
+from ooctrain.step.arguments import checked
 from ooctrain.step.op import Op, Scalars, Site, Spec
 from ooctrain.step.trace import Kind
+from ooctrain.units import format_bytes
 
 
 class Tensor(Algebra):
@@ -82,8 +84,9 @@ class Tensor(Algebra):
         """Number of elements."""
         return math.prod(self.shape)
 
-    def numpy(self) -> np.ndarray:
-        """The value as a logical, read-only view.
+    def numpy(self, *, force: bool = False) -> np.ndarray:
+        """The value as a logical, read-only view; `force` is taken as in PyTorch, and changes
+        nothing.
 
         Raises:
             AutogradError: a traced tensor, which has no value.
@@ -118,6 +121,7 @@ class Tensor(Algebra):
         """Whether it was not computed from a tensor that backward shall reach."""
         return self.source is None
 
+    @checked
     def requires_grad_(self, requires_grad: bool = True) -> Tensor:
         """Itself, from now on with or without a gradient.
 
@@ -239,6 +243,8 @@ class Tensor(Algebra):
 
 #: Kinds of tensors that are the same from step to step, whatever their value.
 _KEPT = ("param", "state")
+#: What an address of today's processors can reach.
+_MOST_BYTES = 1 << 48
 
 
 def _copied(kind: type[Tensor]) -> Tensor:
@@ -324,6 +330,7 @@ class Tape:
                 self._again.check_unchanged(tensor)
         try:
             specs = op.infer(*[Spec(tensor.shape, tensor.dtype) for tensor in ins])
+            _check_sizes(specs)
         except ShapeError as error:
             error.where = error.where or name
             raise
@@ -470,6 +477,16 @@ def _stays(tensor: Tensor, eager: bool) -> bool:
     if tensor.requires_grad or tensor.kind in _KEPT:
         return True
     return tensor.variable is None and not eager
+
+
+def _check_sizes(specs: Iterable[Spec]) -> None:
+    """Raises ShapeError: no address space holds an array of this size."""
+    for spec in specs:
+        if spec.nbytes > _MOST_BYTES:
+            raise ShapeError(
+                f"the result has extents {spec.shape}", numbers=format_bytes(spec.nbytes),
+                fix="smaller sizes: no computer holds such an array",
+            )  # fmt: skip
 
 
 def _not_a_tensor(what: object, name: str) -> ShapeError:

@@ -31,6 +31,11 @@ _SCHEDULE = "write a subclass of LRScheduler with factor(epoch, base_lr)"
 _TRANSFORM = "a function (image, draws) -> image of your own, as DataLoader(transform=)"
 _SAMPLER = "DataLoader(shuffle=, seed=) decides the order; Subset(dataset, indices) gives any other"
 
+_MATRIX = "multiply by a mask from NumPy: np.tri, np.eye, registered as a buffer"
+_NUMPY = "NumPy has it: oc.tensor(np...), where no gradient passes through it"
+_RANKS = "oc.distributed.world() in a run of mpirun: Trainer(model, ranks=world())"
+_EXCHANGE = "Trainer(ranks=world()) exchanges gradients by itself; comm of mpi4py does the rest"
+
 #: {place: {name of PyTorch's there: what to do instead}}
 INSTEAD: Mapping[str, Mapping[str, str]] = {
     "tensor": {
@@ -46,6 +51,12 @@ INSTEAD: Mapping[str, Mapping[str, str]] = {
         "allclose": "np.allclose(x.numpy(), y.numpy())", "isnan": _COMPARE, "isinf": _COMPARE,
         "isfinite": _COMPARE, "all": _COMPARE, "any": _COMPARE, "nonzero": _COMPARE,
         "unique": _COMPARE, "sort": _COMPARE, "argsort": _COMPARE, "argmin": _COMPARE,
+        "byte": "oc.tensor(bytes): uint8 arrays stay bytes", "outer": "x[:, None] * y[None, :]",
+        "diag": _MATRIX, "diagonal": _MATRIX, "triu": _MATRIX, "tril": _MATRIX, "trace": _MATRIX,
+        "cross": _OWN_OP, "addmm": "x + a @ b", "repeat_interleave": "reshape and expand",
+        "unfold": _OWN_OP, "tile": "repeat(sizes)", "masked_select":
+        "where(mask, other): its shape does not depend on values", "logical_and": _COMPARE,
+        "sum_to_size": "sum(dim, keepdim=True)",
         "cumsum": _OWN_OP, "prod": _OWN_OP, "round": _OWN_OP, "floor": _OWN_OP, "sign": _OWN_OP,
         "sin": _OWN_OP, "cos": _OWN_OP,
         "topk": "np.argsort(x.numpy(), 1)[:, -k:]: no gradient passes through it",
@@ -227,6 +238,7 @@ INSTEAD: Mapping[str, Mapping[str, str]] = {
         "dataloader": "DataLoader",
     },
     "transforms": {
+        "v2": _TRANSFORM,
         "Resize": _TRANSFORM, "RandomResizedCrop": _TRANSFORM, "ColorJitter": _TRANSFORM,
         "ToTensor": "images are arrays already: leave it out", "RandomErasing": _TRANSFORM,
         "RandomRotation": _TRANSFORM, "RandomAffine": _TRANSFORM, "Grayscale": _TRANSFORM,
@@ -237,7 +249,22 @@ INSTEAD: Mapping[str, Mapping[str, str]] = {
         "InterpolationMode": _TRANSFORM, "GaussianBlur": _TRANSFORM, "functional": _TRANSFORM,
         "RandomApply": _TRANSFORM, "ToPILImage": "Pillow's Image.fromarray(array)",
     },
+    "distributed": {
+        "init_process_group": _RANKS, "destroy_process_group": _RANKS, "launch": _RANKS,
+        "is_initialized": _RANKS, "is_available": "`ooctrain doctor` says whether MPI is there",
+        "get_rank": "world().rank", "get_world_size": "world().count", "all_reduce": _EXCHANGE,
+        "all_gather": _EXCHANGE, "broadcast": _EXCHANGE, "reduce": _EXCHANGE,
+        "barrier": _EXCHANGE, "ReduceOp": _EXCHANGE,
+    },
     "oc": {
+        "set_float32_matmul_precision": "Trainer(allow_tf32=True)",
+        "linalg": _NUMPY, "fft": _NUMPY, "special": _NUMPY, "meshgrid": _NUMPY, "logspace": _NUMPY,
+        "Size": "shapes are tuples", "flip": "x.flip(dims)", "roll": "x.roll(shifts, dims)",
+        "square": "x.square()", "cumsum": _OWN_OP, "prod": _OWN_OP, "addmm": "x + a @ b",
+        "tril": _MATRIX, "triu": _MATRIX, "inf": "math.inf", "nan": "math.nan", "pi": "math.pi",
+        "iinfo": "np.iinfo(np.int64)", "nan_to_num": "where(x.ne(x), y, x)", "outer":
+        "x[:, None] * y[None, :]", "dot": "(x * y).sum()", "logical_and": _COMPARE,
+        "logical_not": _COMPARE,
         "cuda": "Trainer(model, ..., device='cuda'); `ooctrain doctor` says whether there is a GPU",
         "device": "a word: Trainer(model, ..., device='cuda' or 'cpu')",
         "backends": "sums are in a fixed order, so results repeat without a setting",

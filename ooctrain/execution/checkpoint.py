@@ -200,6 +200,11 @@ def read(path: str | Path) -> Checkpoint:
     Raises:
         CheckpointError: missing, truncated, altered, foreign, or of a newer version (OOC-312).
     """
+    if Path(path).is_dir():
+        raise CheckpointError(
+            f"{path} is a folder, not a checkpoint", code="OOC-311",
+            fix=f"one of its files: `ls {path}` shows them",
+        )  # fmt: skip
     try:
         with safe_open(str(path), "np"):  # it looks at the whole header
             arrays = FileArrays(path)

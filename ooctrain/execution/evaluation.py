@@ -13,12 +13,13 @@ import math
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from numbers import Integral
 from typing import Any
 
 import numpy as np
 
 from ooctrain.engine.nested import put_in_place
-from ooctrain.errors import ConfigError, DoesNotFit, Infeasible, TrainingStopped
+from ooctrain.errors import ConfigError, DoesNotFit, Infeasible, ShapeError, TrainingStopped
 from ooctrain.execution.sessions import Images, as_images, expect_batch, value_on_host
 from ooctrain.layers.arithmetic import Arithmetic, BytesToFloat
 from ooctrain.layers.batch_norm import BatchNormApply
@@ -62,13 +63,18 @@ def pair_of(batch: Any) -> tuple[Any, Any]:
     """Inputs and targets of a batch.
 
     Raises:
-        ConfigError: it is not a pair, such as images alone.
+        ConfigError: it is not a pair, such as images alone; or a sample, as a data set gives it.
     """
     if not (isinstance(batch, Sequence) and len(batch) == 2):
         raise ConfigError(
             f"a batch of type {type(batch).__name__} is not a pair (x, y)", code="OOC-106",
             fix="a list of (images, labels), or a DataLoader; of mixup and CutMix (images, class "
             "probabilities), lam * eye[ya] + (1 - lam) * eye[yb]",
+        )  # fmt: skip
+    if isinstance(batch[1], Integral) or getattr(batch[1], "shape", None) == ():
+        raise ShapeError(
+            "a single sample is not a batch", code="OOC-106",
+            fix="data.DataLoader(dataset, batch_size=32) in place of the data set",
         )  # fmt: skip
     return batch[0], batch[1]
 

@@ -83,8 +83,15 @@ def target_given(
 
     Args:
         rows: samples of the batch; class numbers for as many are usual.
+
+    Raises:
+        ConfigError: there is no such element type.
     """
-    whole_numbers = dtype is None or np.dtype(dtype).kind in "iub"
+    try:
+        whole_numbers = dtype is None or np.dtype(dtype).kind in "iub"
+    except (TypeError, ValueError) as error:
+        what = f"{dtype!r} is not an element type"
+        raise ConfigError(what, code="OOC-106", fix="float32 or int64") from error
     if shape is None:
         return None
     usual = whole_numbers and len(shape) in (1, 3) and rows in (None, shape[0])

@@ -49,6 +49,12 @@ def save(state_dict: Mapping[str, Any], path: str | Path) -> None:
             f"{type(state_dict).__name__} is no mapping of names to arrays", code="OOC-112",
             fix="oc.save(model.state_dict(), path)",
         )  # fmt: skip
+    inner = [name for name, value in state_dict.items() if isinstance(value, Mapping)]
+    if inner:
+        raise ConfigError(
+            f"{inner[0]!r} holds no numbers, but a mapping of its own", code="OOC-112",
+            fix="oc.save(model.state_dict(), path); all that a run needs: trainer.save(path)",
+        )  # fmt: skip
     arrays = {name: _stored(as_numbers(value, name)) for name, value in state_dict.items()}
     put_in_place(place_of(path), arrays, None, keep=1)
 
@@ -72,10 +78,10 @@ def load(path: str | Path) -> dict[str, np.ndarray]:
         found = dict(deserialize(content))
         with safe_open(place, "np") as file:
             about = file.metadata() or {}
-    except FileNotFoundError as error:
+    except (FileNotFoundError, IsADirectoryError) as error:
         raise CheckpointError(
             f"there is no file {path}", code="OOC-311",
-            fix=f"`ls {place.parent}` shows what is there",
+            fix=f"`ls {place if place.is_dir() else place.parent}` shows what is there",
         ) from error  # fmt: skip
     except (OSError, SafetensorError) as error:
         raise CheckpointError(

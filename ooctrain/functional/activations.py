@@ -13,10 +13,12 @@ from ooctrain.functional.conv import finite
 from ooctrain.layers.function import LINEAR_FROM, Elementwise, Sigmoid, Tanh
 from ooctrain.layers.relu import ReLU
 from ooctrain.layers.softmax import SoftmaxAlong
+from ooctrain.step.arguments import checked
 
 _GELUS = {"none": "gelu", "tanh": "gelu_tanh"}
 
 
+@checked
 def gelu(input: Tensor, approximate: str = "none") -> Tensor:
     """input times the normal distribution of it.
 
@@ -33,31 +35,37 @@ def gelu(input: Tensor, approximate: str = "none") -> Tensor:
     return call(Elementwise(_GELUS[approximate]), input)
 
 
+@checked
 def silu(input: Tensor, inplace: bool = False) -> Tensor:
     """input times its sigmoid."""
     return call(Elementwise("silu"), input)
 
 
+@checked
 def hardswish(input: Tensor, inplace: bool = False) -> Tensor:
     """input times its hard sigmoid."""
     return call(Elementwise("hardswish"), input)
 
 
+@checked
 def hardsigmoid(input: Tensor, inplace: bool = False) -> Tensor:
     """(input + 3) / 6, at least 0 and at most 1."""
     return call(Elementwise("hardsigmoid"), input)
 
 
+@checked
 def relu6(input: Tensor, inplace: bool = False) -> Tensor:
     """input, at least 0 and at most 6."""
     return call(Elementwise("relu6"), input)
 
 
+@checked
 def elu(input: Tensor, alpha: float = 1.0, inplace: bool = False) -> Tensor:
     """input above 0, else alpha (exp(input) - 1)."""
     return call(Elementwise("elu", finite(alpha, "alpha")), input)
 
 
+@checked
 def celu(input: Tensor, alpha: float = 1.0, inplace: bool = False) -> Tensor:
     """input above 0, else alpha (exp(input / alpha) - 1).
 
@@ -69,16 +77,19 @@ def celu(input: Tensor, alpha: float = 1.0, inplace: bool = False) -> Tensor:
     return call(Elementwise("celu", finite(alpha, "alpha")), input)
 
 
+@checked
 def selu(input: Tensor, inplace: bool = False) -> Tensor:
     """1.0507 elu(input, 1.6733), which keep mean 0 and variance 1 from layer to layer."""
     return call(Elementwise("selu"), input)
 
 
+@checked
 def mish(input: Tensor, inplace: bool = False) -> Tensor:
     """input tanh(softplus(input))."""
     return call(Elementwise("mish"), input)
 
 
+@checked
 def softplus(input: Tensor, beta: float = 1.0, threshold: float = 20.0) -> Tensor:
     """log(1 + exp(beta input)) / beta; input itself where beta input is beyond the threshold.
 
@@ -92,11 +103,13 @@ def softplus(input: Tensor, beta: float = 1.0, threshold: float = 20.0) -> Tenso
     return call(op, input) if beta == 1 else call(op, input * beta) / beta
 
 
+@checked
 def logsigmoid(input: Tensor) -> Tensor:
     """The logarithm of the sigmoid."""
     return call(Elementwise("log_sigmoid"), input)
 
 
+@checked
 def hardtanh(
     input: Tensor, min_val: float = -1.0, max_val: float = 1.0, inplace: bool = False
 ) -> Tensor:
@@ -113,16 +126,19 @@ def hardtanh(
     return call(Elementwise("below", high), call(Elementwise("above", low), input))
 
 
+@checked
 def softsign(input: Tensor) -> Tensor:
     """input / (1 + |input|)."""
     return input / (input.abs() + 1.0)
 
 
+@checked
 def tanhshrink(input: Tensor) -> Tensor:
     """input - tanh(input)."""
     return input - call(Tanh(), input)
 
 
+@checked
 def glu(input: Tensor, dim: int = -1) -> Tensor:
     """The first half along the axis `dim`, times the sigmoid of the second.
 
@@ -136,11 +152,13 @@ def glu(input: Tensor, dim: int = -1) -> Tensor:
     return first * call(Sigmoid(), second)
 
 
+@checked
 def softmin(input: Tensor, dim: int | None = None) -> Tensor:
     """`softmax` of -input."""
     return softmax(-input, dim)
 
 
+@checked
 def prelu(input: Tensor, weight: Tensor) -> Tensor:
     """input where positive, else weight * input.
 
@@ -161,6 +179,7 @@ def prelu(input: Tensor, weight: Tensor) -> Tensor:
     return call(ReLU(), input) + weight * input.clamp(max=0.0)
 
 
+@checked
 def softmax(input: Tensor, dim: int | None = None) -> Tensor:
     """exp(input) / sum(exp(input)) along the axis `dim`. `cross_entropy` takes logits instead.
 
@@ -171,6 +190,7 @@ def softmax(input: Tensor, dim: int | None = None) -> Tensor:
     return call(SoftmaxAlong(_axis("softmax", input, dim)), input)
 
 
+@checked
 def log_softmax(input: Tensor, dim: int | None = None) -> Tensor:
     """The logarithm of `softmax`, for `nll_loss`."""
     return call(SoftmaxAlong(_axis("log_softmax", input, dim), log=True), input)

@@ -20,11 +20,13 @@ from ooctrain.layers.layout import Pad
 from ooctrain.layers.linear import Linear
 from ooctrain.layers.losses import ClassWeights
 from ooctrain.layers.softmax import SoftmaxAlong
+from ooctrain.step.arguments import checked
 from ooctrain.step.op import Pair, Sides
 
 IntOrPair = int | Sequence[int]
 
 
+@checked
 def linear(input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     """input weight^T + bias: (N, C) and (K, C) give (N, K), and (..., C) gives (..., K).
 
@@ -39,16 +41,19 @@ def linear(input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     return found.reshape(*input.shape[:-1], weight.shape[0])
 
 
+@checked
 def matmul(input: Tensor, other: Tensor) -> Tensor:
     """The product of matrices along the last two axes; see `Tensor.matmul`."""
     return input.matmul(other)
 
 
+@checked
 def bmm(input: Tensor, mat2: Tensor) -> Tensor:
     """Products of equally many matrices, (B, M, K) and (B, K, N): (B, M, N)."""
     return input.bmm(mat2)
 
 
+@checked
 def scaled_dot_product_attention(
     query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None = None,
     dropout_p: float = 0.0, is_causal: bool = False, scale: float | None = None,
@@ -70,6 +75,8 @@ def scaled_dot_product_attention(
     if dropout_p or (is_causal and attn_mask is not None):
         what = "no dropout" if dropout_p else "either a mask or is_causal"
         raise ConfigError(f"scaled_dot_product_attention takes {what}", code="OOC-106")
+    if query.ndim < 2:
+        raise ShapeError(f"a query (..., L, E) is needed, not {query.shape}")
     by = 1 / math.sqrt(query.shape[-1]) if scale is None else finite(scale, "scale")
     scores = (query * by) @ key.transpose(-2, -1)
     if attn_mask is not None:
@@ -81,6 +88,7 @@ def scaled_dot_product_attention(
     return call(SoftmaxAlong(scores.ndim - 1), scores) @ value
 
 
+@checked
 def conv2d(
     input: Tensor, weight: Tensor, bias: Tensor | None = None, stride: IntOrPair = 1,
     padding: IntOrPair | str = 0, dilation: IntOrPair = 1, groups: int = 1,
@@ -115,6 +123,7 @@ def conv2d(
     return call(Conv2d(geometry, kernel, algorithm), input, weight, *present(bias))
 
 
+@checked
 def conv_transpose2d(
     input: Tensor, weight: Tensor, bias: Tensor | None = None, stride: IntOrPair = 1,
     padding: IntOrPair = 0, output_padding: IntOrPair = 0, groups: int = 1,

@@ -33,6 +33,7 @@ from ooctrain.layers.pooling import (
 )
 from ooctrain.layers.regions import Embed
 from ooctrain.layers.resampling import ReflectionPad2d, Upsample
+from ooctrain.step.arguments import checked, checked_but
 from ooctrain.step.op import Pair, Sides
 
 #: One number, or one for each channel.
@@ -42,6 +43,7 @@ PlainEach = float | tuple[float, ...]
 MOST_PIECES, _SAME = 64, 1e-6
 
 
+@checked
 def from_bytes(input: Tensor, mean: Each = 0.0, std: Each = 255.0) -> Tensor:
     """(input - mean) / std as float32, of uint8 images; the default gives 0 to 1.
 
@@ -73,11 +75,12 @@ def mean_and_std(mean: Each, std: Each) -> tuple[PlainEach, PlainEach]:
 
 
 def _numbers(value: Each, what: str) -> tuple[float, ...]:
-    if isinstance(value, Sequence | np.ndarray) and not isinstance(value, str) and len(value):
+    if isinstance(value, Sequence | np.ndarray) and len(value):
         return tuple(finite(one, what) for one in value)
     return (finite(value, what),)  # type: ignore[arg-type]
 
 
+@checked
 def interpolate(
     input: Tensor, size: IntOrPair | None = None,
     scale_factor: float | Sequence[float] | None = None,
@@ -162,6 +165,7 @@ def _longer(image: Tensor, axis: int, factor: float) -> Tensor:
     return cat([image, *[image[tuple(last)]] * more], axis)
 
 
+@checked
 def max_pool2d(
     input: Tensor, kernel_size: IntOrPair, stride: IntOrPair | None = None, padding: IntOrPair = 0,
     dilation: IntOrPair = 1, ceil_mode: bool = False,
@@ -183,6 +187,7 @@ def max_pool2d(
     return call(MaxPool2d(_rounded(geometry, input, ceil_mode)), input)
 
 
+@checked
 def avg_pool2d(
     input: Tensor, kernel_size: IntOrPair, stride: IntOrPair | None = None, padding: IntOrPair = 0,
     ceil_mode: bool = False, count_include_pad: bool = True,
@@ -210,6 +215,7 @@ def avg_pool2d(
     return call(AvgPool2d(rounded, count_include_pad=False), input)
 
 
+@checked
 def adaptive_avg_pool2d(input: Tensor, output_size: int | Sequence[int | None] | None) -> Tensor:
     """Means over as many windows as the output has pixels: (N, C, H, W) give (N, C, OH, OW).
 
@@ -223,11 +229,14 @@ def adaptive_avg_pool2d(input: Tensor, output_size: int | Sequence[int | None] |
 
 def _adaptive_size(input: Tensor, output_size: int | Sequence[int | None] | None) -> Pair:
     asked = output_size if isinstance(output_size, Sequence) else (output_size, output_size)
-    own = input.shape[-len(asked) :]
-    size = [mine if wanted is None else wanted for wanted, mine in zip(asked, own, strict=True)]
-    return pair(size)
+    if len(asked) != 2 or len(input.shape) < 2:
+        raise ShapeError(f"{asked} is no size of images {input.shape}", fix="(OH, OW)")
+    own = input.shape[-2:]
+    return pair([mine if wanted is None else wanted
+                 for wanted, mine in zip(asked, own, strict=True)])  # fmt: skip
 
 
+@checked
 def adaptive_max_pool2d(input: Tensor, output_size: int | Sequence[int | None] | None) -> Tensor:
     """Maxima over the windows of `adaptive_avg_pool2d`; the first of equal ones counts."""
     size = _adaptive_size(input, output_size)
@@ -251,6 +260,7 @@ def adaptive_max_pool2d(input: Tensor, output_size: int | Sequence[int | None] |
     return input
 
 
+@checked_but("mode")
 def pad(
     input: Tensor, pad: Sequence[int],
     mode: Literal["constant", "reflect", "replicate", "circular"] = "constant",
@@ -361,6 +371,7 @@ def _bordered(sides: Sides, input: Tensor, part: Callable[..., Tensor]) -> Tenso
     return input
 
 
+@checked
 def pixel_shuffle(input: Tensor, upscale_factor: int) -> Tensor:
     """Channels become pixels: (N, C r^2, H, W) give (N, C, H r, W r), r the factor.
 
@@ -379,6 +390,7 @@ def pixel_shuffle(input: Tensor, upscale_factor: int) -> Tensor:
     return apart.reshape(n, c, h * r, w * r)
 
 
+@checked
 def pixel_unshuffle(input: Tensor, downscale_factor: int) -> Tensor:
     """Pixels become channels: (N, C, H r, W r) give (N, C r^2, H, W), r the factor.
 
@@ -396,6 +408,7 @@ def pixel_unshuffle(input: Tensor, downscale_factor: int) -> Tensor:
     return apart.reshape(n, c * r * r, h // r, w // r)
 
 
+@checked
 def channel_shuffle(input: Tensor, groups: int) -> Tensor:
     """Channels of all groups in turn: channel c of C becomes c % (C / groups) * groups + c //
     (C / groups).

@@ -27,8 +27,10 @@ from ooctrain.layers.losses import (
     looks_like_probabilities,
 )
 from ooctrain.layers.softmax import SoftmaxAlong
+from ooctrain.step.arguments import checked
 
 
+@checked
 def cross_entropy(
     input: Tensor, target: Tensor, weight: Tensor | None = None, *, ignore_index: int = -100,
     reduction: Reduction = "mean", label_smoothing: float = 0.0,
@@ -99,6 +101,7 @@ def _of_the_batch(loss: Tensor, reduction: Reduction) -> Tensor:
     return loss * parts.factor if parts is not None and reduction == "sum" else loss
 
 
+@checked
 def mse_loss(input: Tensor, target: Tensor, *, reduction: Reduction = "mean") -> Tensor:
     """(input - target)^2, for two of one shape.
 
@@ -108,11 +111,13 @@ def mse_loss(input: Tensor, target: Tensor, *, reduction: Reduction = "mean") ->
     return _error("mse_loss", input, target, False, reduction)
 
 
+@checked
 def l1_loss(input: Tensor, target: Tensor, *, reduction: Reduction = "mean") -> Tensor:
     """|input - target|, for two of one shape; `reduction` as in `mse_loss`."""
     return _error("l1_loss", input, target, True, reduction)
 
 
+@checked
 def smooth_l1_loss(
     input: Tensor, target: Tensor, *, reduction: Reduction = "mean", beta: float = 1.0
 ) -> Tensor:
@@ -128,6 +133,7 @@ def smooth_l1_loss(
     return _reduced(call(ValueLoss("smooth_l1", float(beta), reduction), input, target), reduction)
 
 
+@checked
 def binary_cross_entropy_with_logits(
     input: Tensor, target: Tensor, weight: Tensor | None = None, *,
     reduction: Reduction = "mean", pos_weight: Tensor | None = None,
@@ -150,6 +156,7 @@ def binary_cross_entropy_with_logits(
     return _reduced(each, reduction)
 
 
+@checked
 def nll_loss(
     input: Tensor, target: Tensor, weight: Tensor | None = None, *, ignore_index: int = -100,
     reduction: Reduction = "mean",

@@ -18,8 +18,10 @@ from ooctrain.layers.batch_norm import BatchNormApply, BatchNormStats, BatchNorm
 from ooctrain.layers.combine import Constant
 from ooctrain.layers.instance_norm import InstanceNormApply, InstanceNormStats
 from ooctrain.layers.pooling import AvgPool2d, PoolGeometry
+from ooctrain.step.arguments import checked
 
 
+@checked
 def batch_norm(
     input: Tensor, running_mean: Tensor | None, running_var: Tensor | None,
     weight: Tensor | None = None, bias: Tensor | None = None, training: bool = False,
@@ -72,6 +74,7 @@ def batch_norm(
     return y
 
 
+@checked
 def instance_norm(
     input: Tensor, running_mean: None = None, running_var: None = None,
     weight: Tensor | None = None, bias: Tensor | None = None, use_input_stats: bool = True,
@@ -98,6 +101,7 @@ def instance_norm(
     return call(InstanceNormApply(affine=bool(affine)), input, mean, inv_std, *affine)
 
 
+@checked
 def layer_norm(
     input: Tensor, normalized_shape: int | Sequence[int], weight: Tensor | None = None,
     bias: Tensor | None = None, eps: float = 1e-5,
@@ -120,6 +124,7 @@ def layer_norm(
     return y if bias is None else y + bias
 
 
+@checked
 def group_norm(
     input: Tensor, num_groups: int, weight: Tensor | None = None, bias: Tensor | None = None,
     eps: float = 1e-5,
@@ -159,6 +164,7 @@ def _standardised(name: str, input: Tensor, rows: int, eps: float) -> Tensor:
     return call(InstanceNormApply(), columns, mean, inv_std).reshape(input.shape)
 
 
+@checked
 def local_response_norm(
     input: Tensor, size: int, alpha: float = 1e-4, beta: float = 0.75, k: float = 1.0
 ) -> Tensor:
@@ -187,6 +193,7 @@ def local_response_norm(
     return input / (means * finite(alpha, "alpha") + finite(k, "k")) ** beta
 
 
+@checked
 def normalize(
     input: Tensor, p: float = 2.0, dim: int | Sequence[int] = 1, eps: float = 1e-12
 ) -> Tensor:

@@ -17,28 +17,34 @@ from ooctrain.layers.combine import Concat, Constant
 from ooctrain.layers.dropout import Dropout
 from ooctrain.layers.function import Sigmoid, Tanh
 from ooctrain.layers.relu import LeakyReLU, ReLU
+from ooctrain.step.arguments import checked
 
 
+@checked
 def relu(input: Tensor, inplace: bool = False) -> Tensor:
     """max(input, 0). `inplace` is ignored: `share_storage` decides where it is safe."""
     return call(ReLU(), input)
 
 
+@checked
 def leaky_relu(input: Tensor, negative_slope: float = 0.01, inplace: bool = False) -> Tensor:
     """input where positive, else negative_slope * input. `inplace` as in `relu`."""
     return call(LeakyReLU(negative_slope), input)
 
 
+@checked
 def tanh(input: Tensor) -> Tensor:
     """Hyperbolic tangent."""
     return call(Tanh(), input)
 
 
+@checked
 def sigmoid(input: Tensor) -> Tensor:
     """1 / (1 + exp(-input))."""
     return call(Sigmoid(), input)
 
 
+@checked
 def dropout(input: Tensor, p: float = 0.5, training: bool = True, inplace: bool = False) -> Tensor:
     """Drops each element with probability p and scales the others by 1 / (1 - p), in training.
 
@@ -60,6 +66,7 @@ def dropout(input: Tensor, p: float = 0.5, training: bool = True, inplace: bool 
     return call(Dropout(p, tape.next_dropout(), **place), input)
 
 
+@checked
 def dropout2d(
     input: Tensor, p: float = 0.5, training: bool = True, inplace: bool = False
 ) -> Tensor:
@@ -71,6 +78,7 @@ def dropout2d(
     return input if mask is ones else input * mask
 
 
+@checked
 def stochastic_depth(
     input: Tensor, p: float, mode: Literal["batch", "row"], training: bool = True
 ) -> Tensor:
@@ -95,12 +103,13 @@ def stochastic_depth(
     if not training or p == 0:
         return input
     tape = current_tape()
-    rows = input.shape[0] if mode == "row" else 1
+    rows = input.shape[0] if mode == "row" and input.ndim else 1
     place = {} if tape.parts is None or mode == "batch" else tape.parts.place_of((rows, 1))
     mask = call(Dropout(p, tape.next_dropout(), **place), call(Constant(1.0, (rows, 1))))
     return input * mask.reshape((rows, *(1,) * (input.ndim - 1)))
 
 
+@checked
 def concat(tensors: Sequence[Tensor], dim: int = 0) -> Tensor:
     """Tensors one after the other along `dim` (PyTorch: `torch.cat`).
 
@@ -116,16 +125,19 @@ def concat(tensors: Sequence[Tensor], dim: int = 0) -> Tensor:
 cat = concat
 
 
+@checked
 def maximum(input: Tensor, other: Tensor) -> Tensor:
     """The larger of two elements; equal ones have half of the gradient each."""
     return input.maximum(other)
 
 
+@checked
 def minimum(input: Tensor, other: Tensor) -> Tensor:
     """The smaller of two elements; equal ones have half of the gradient each."""
     return input.minimum(other)
 
 
+@checked
 def where(condition: Tensor, input: Tensor | float, other: Tensor | float) -> Tensor:
     """input where the condition is not 0, else other; shapes are repeated to fit.
 
@@ -139,6 +151,7 @@ def where(condition: Tensor, input: Tensor | float, other: Tensor | float) -> Te
     return input.where(condition, other)
 
 
+@checked
 def stack(tensors: Sequence[Tensor], dim: int = 0) -> Tensor:
     """Tensors of one shape one after the other along a new axis `dim`.
 
@@ -151,6 +164,7 @@ def stack(tensors: Sequence[Tensor], dim: int = 0) -> Tensor:
     return concat([tensor.unsqueeze(axis) for tensor in tensors], axis)
 
 
+@checked
 def split(
     tensor: Tensor, split_size_or_sections: int | Sequence[int], dim: int = 0
 ) -> tuple[Tensor, ...]:
@@ -158,11 +172,13 @@ def split(
     return tensor.split(split_size_or_sections, dim)
 
 
+@checked
 def chunk(input: Tensor, chunks: int, dim: int = 0) -> tuple[Tensor, ...]:
     """At most `chunks` parts along an axis; see `Tensor.chunk`."""
     return input.chunk(chunks, dim)
 
 
+@checked
 def flatten(input: Tensor, start_dim: int = 0, end_dim: int = -1) -> Tensor:
     """Joins the axes from `start_dim` to `end_dim`, in (N, C, H, W) order."""
     return input.flatten(start_dim, end_dim)

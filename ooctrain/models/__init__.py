@@ -29,6 +29,7 @@ from ooctrain.models.resnet import resnet18, resnet34, resnet50, resnet101, resn
 from ooctrain.models.unet import unet
 from ooctrain.models.vgg import vgg11, vgg11_bn, vgg16, vgg16_bn, vgg19, vgg19_bn
 from ooctrain.plugins import refuse_path
+from ooctrain.step.arguments import checked
 
 Stem = Literal["cifar", "imagenet"]
 #: Images with no side longer than this, in pixels, get the stem for small ones.
@@ -137,6 +138,7 @@ def stem_for(height: int, width: int) -> Stem:
     return "cifar" if max(height, width) <= SMALL_SIDE else "imagenet"
 
 
+@checked
 def build(
     name: str, num_classes: int | None = None, stem: Stem | None = None,
     in_channels: int | None = None,

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from ooctrain import nn
 from ooctrain.engine.tensor import Tensor
+from ooctrain.step.arguments import checked
 
 
 class AlexNet(nn.Module):
@@ -50,6 +51,7 @@ class AlexNet(nn.Module):
         return self.classifier(self.avgpool(self.features(x)).flatten(1))
 
 
+@checked
 def alexnet(num_classes: int = 1000, stem: str = "imagenet", in_channels: int = 3) -> AlexNet:
     """5 convolutions and 3 linear layers."""
     return AlexNet(num_classes, stem, in_channels)

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from ooctrain import nn
 from ooctrain.engine.tensor import Tensor
+from ooctrain.step.arguments import checked
 
 #: filters of each convolution by stage; 3 x 3 and 1 x 1 take turns, 3 x 3 first
 STAGES = (
@@ -54,6 +55,7 @@ def _features(in_channels: int, skipped_pools: int) -> nn.Sequential:
     return nn.Sequential(*modules)
 
 
+@checked
 def darknet19(num_classes: int = 1000, stem: str = "imagenet", in_channels: int = 3) -> DarkNet19:
     """18 convolutions and a last one for the classes."""
     return DarkNet19(num_classes, stem, in_channels)

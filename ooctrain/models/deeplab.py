@@ -17,6 +17,7 @@ from ooctrain import nn
 from ooctrain.engine.tensor import Tensor
 from ooctrain.models.resnet import Bottleneck, ResNet
 from ooctrain.models.xception import SeparableConv2d, Xception65
+from ooctrain.step.arguments import checked
 
 RATES = (6, 12, 18)
 PLANES = 256
@@ -123,6 +124,7 @@ def _conv3x3(in_planes: int, planes: int, dilation: int, separable: bool) -> nn.
     return nn.Sequential(conv, nn.BatchNorm2d(planes), nn.ReLU(True))
 
 
+@checked
 def deeplabv3plus_resnet50(
     num_classes: int = 21, stem: str = "imagenet", in_channels: int = 3
 ) -> DeepLabV3Plus:
@@ -130,6 +132,7 @@ def deeplabv3plus_resnet50(
     return DeepLabV3Plus(num_classes, "resnet50", in_channels, stem == "cifar")
 
 
+@checked
 def deeplabv3plus_xception65(
     num_classes: int = 21, stem: str = "imagenet", in_channels: int = 3
 ) -> DeepLabV3Plus:

@@ -16,6 +16,7 @@ from collections.abc import Sequence
 from ooctrain import functional as F
 from ooctrain import nn
 from ooctrain.engine.tensor import Tensor
+from ooctrain.step.arguments import checked
 
 
 class DenseLayer(nn.Module):
@@ -115,21 +116,25 @@ class DenseNet(nn.Module):
         return self.classifier(F.adaptive_avg_pool2d(x, 1).flatten(1))
 
 
+@checked
 def densenet121(num_classes: int = 1000, stem: str = "imagenet", in_channels: int = 3) -> DenseNet:
     """Blocks of 6, 12, 24, 16 layers, growth 32."""
     return DenseNet(32, (6, 12, 24, 16), 64, num_classes, stem, in_channels)
 
 
+@checked
 def densenet161(num_classes: int = 1000, stem: str = "imagenet", in_channels: int = 3) -> DenseNet:
     """Blocks of 6, 12, 36, 24 layers, growth 48."""
     return DenseNet(48, (6, 12, 36, 24), 96, num_classes, stem, in_channels)
 
 
+@checked
 def densenet169(num_classes: int = 1000, stem: str = "imagenet", in_channels: int = 3) -> DenseNet:
     """Blocks of 6, 12, 32, 32 layers, growth 32."""
     return DenseNet(32, (6, 12, 32, 32), 64, num_classes, stem, in_channels)
 
 
+@checked
 def densenet201(num_classes: int = 1000, stem: str = "imagenet", in_channels: int = 3) -> DenseNet:
     """Blocks of 6, 12, 48, 32 layers, growth 32."""
     return DenseNet(32, (6, 12, 48, 32), 64, num_classes, stem, in_channels)

@@ -14,6 +14,7 @@ from ooctrain import functional as F
 from ooctrain import nn
 from ooctrain.engine.tensor import Tensor
 from ooctrain.functional import IntOrPair
+from ooctrain.step.arguments import checked
 from ooctrain.step.op import Spec
 
 AUX_WEIGHT = 0.4
@@ -233,6 +234,7 @@ class Inception3(nn.Module):
                 nn.init_normal(module.weight, 0.001 if name == "AuxLogits.fc" else WEIGHT_STD)
 
 
+@checked
 def inception_v3(
     num_classes: int = 1000, stem: str = "imagenet", in_channels: int = 3
 ) -> Inception3:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from ooctrain import functional as F
 from ooctrain import nn
 from ooctrain.engine.tensor import Tensor
+from ooctrain.step.arguments import checked
 
 
 class LeNet(nn.Module):
@@ -38,6 +39,7 @@ class LeNet(nn.Module):
         return self.fc3(F.relu(self.fc2(x)))
 
 
+@checked
 def lenet(num_classes: int = 10, stem: str = "cifar", in_channels: int = 3) -> LeNet:
     """LeNet-5."""
     return LeNet(num_classes, stem, in_channels)

@@ -10,7 +10,7 @@ how its network and its weights come here. Read next: `__init__.py`.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from numbers import Integral
 from pathlib import PurePath
 from types import MappingProxyType
@@ -73,8 +73,7 @@ def usual_of(name: str) -> dict[str, int]:
     Raises:
         ConfigError: no such file or function.
     """
-    path, _, function_name = name.rpartition(":")
-    accepted = inspect.signature(load_from_file(path, function_name)).parameters
+    accepted = inspect.signature(_function_of(name)).parameters
     words = {"classes": "num_classes", "channels": "in_channels"}
     found = {field: accepted[word].default for field, word in words.items() if word in accepted}
     return {
@@ -86,8 +85,7 @@ def usual_of(name: str) -> dict[str, int]:
 
 def takes_classes(name: str) -> bool:
     """Whether the function can be given a number of classes. Raises ConfigError as `usual_of`."""
-    path, _, function_name = name.rpartition(":")
-    return "num_classes" in inspect.signature(load_from_file(path, function_name)).parameters
+    return "num_classes" in inspect.signature(_function_of(name)).parameters
 
 
 def own_network(name: str, *, num_classes: int, stem: str, in_channels: int) -> Any:
@@ -99,8 +97,7 @@ def own_network(name: str, *, num_classes: int, stem: str, in_channels: int) -> 
     Raises:
         ConfigError: no such file or function, or it takes something else.
     """
-    path, _, function_name = name.rpartition(":")
-    function = load_from_file(path, function_name)
+    function = _function_of(name)
     offered = {"num_classes": num_classes, "stem": stem, "in_channels": in_channels}
     accepted = inspect.signature(function).parameters
     given = {key: value for key, value in offered.items() if key in accepted}
@@ -120,6 +117,18 @@ def own_network(name: str, *, num_classes: int, stem: str, in_channels: int) -> 
     return function(**given)
 
 
+def _function_of(name: str) -> Callable[..., Any]:
+    """The function of a name; a network that is made already is what a function without arguments
+    returns."""
+    path, _, function_name = name.rpartition(":")
+    found = load_from_file(path, function_name)
+    return (lambda: found) if isinstance(found, Module) or _is_of_torch(found) else found
+
+
+def _is_of_torch(network: object) -> bool:
+    return any(kind.__module__.startswith("torch.nn") for kind in type(network).__mro__)
+
+
 def own_model(name: str, **offered: Any) -> Module:
     """The model that the function makes; as `own_network` and `as_model`."""
     return as_model(name, own_network(name, **offered))
@@ -129,9 +138,9 @@ def as_model(name: str, network: Any) -> Module:
     """What a function in a file has made. Raises ConfigError: it is no model."""
     if isinstance(network, Module):
         return network
-    of_torch = any(kind.__module__.startswith("torch.nn") for kind in type(network).__mro__)
     raise ConfigError(
         f"{name} gave {type(network).__name__}, not a model (oc.nn.Module)",
-        fix="oc.from_torch(net, (64, 3, 224, 224)) makes one of a PyTorch network" if of_torch
+        fix="oc.from_torch(net, (64, 3, 224, 224)) makes one of a PyTorch network"
+        if _is_of_torch(network)
         else "a function without required arguments that returns an oc.nn.Module",
     )  # fmt: skip

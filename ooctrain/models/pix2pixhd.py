@@ -21,6 +21,7 @@ from ooctrain.engine.module import frozen, inside
 from ooctrain.engine.tensor import Tensor, call
 from ooctrain.layers.combine import Constant
 from ooctrain.models.vgg import VGG
+from ooctrain.step.arguments import checked
 from ooctrain.step.op import Spec
 
 WEIGHT_STD = 0.02
@@ -232,6 +233,7 @@ def _total(terms: list[Tensor]) -> Tensor:
     return total
 
 
+@checked
 def pix2pixhd(num_classes: int = 3, stem: str = "imagenet", in_channels: int = 36) -> Pix2PixHD:
     """The published sizes; with stem "cifar", for small images, a small network of the same form.
 
@@ -243,6 +245,7 @@ def pix2pixhd(num_classes: int = 3, stem: str = "imagenet", in_channels: int = 3
     return Pix2PixHD(in_channels, base=8, steps=2, blocks=2, layers=2)
 
 
+@checked
 def pix2pixhd_perceptual(
     num_classes: int = 3, stem: str = "imagenet", in_channels: int = 36
 ) -> Pix2PixHD:

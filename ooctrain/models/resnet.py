@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from ooctrain import nn
 from ooctrain.engine.tensor import Tensor
 from ooctrain.errors import ConfigError
+from ooctrain.step.arguments import checked
 
 
 class BasicBlock(nn.Module):
@@ -129,26 +130,31 @@ class ResNet(nn.Module):
         return self.fc(self.avgpool(x).flatten(1))
 
 
+@checked
 def resnet18(num_classes: int = 1000, stem: str = "imagenet", in_channels: int = 3) -> ResNet:
     """18 layers: stages of 2, 2, 2, 2 basic blocks."""
     return ResNet(BasicBlock, (2, 2, 2, 2), num_classes, stem, in_channels)
 
 
+@checked
 def resnet34(num_classes: int = 1000, stem: str = "imagenet", in_channels: int = 3) -> ResNet:
     """34 layers: stages of 3, 4, 6, 3 basic blocks."""
     return ResNet(BasicBlock, (3, 4, 6, 3), num_classes, stem, in_channels)
 
 
+@checked
 def resnet50(num_classes: int = 1000, stem: str = "imagenet", in_channels: int = 3) -> ResNet:
     """50 layers: stages of 3, 4, 6, 3 bottlenecks."""
     return ResNet(Bottleneck, (3, 4, 6, 3), num_classes, stem, in_channels)
 
 
+@checked
 def resnet101(num_classes: int = 1000, stem: str = "imagenet", in_channels: int = 3) -> ResNet:
     """101 layers: stages of 3, 4, 23, 3 bottlenecks."""
     return ResNet(Bottleneck, (3, 4, 23, 3), num_classes, stem, in_channels)
 
 
+@checked
 def resnet152(num_classes: int = 1000, stem: str = "imagenet", in_channels: int = 3) -> ResNet:
     """152 layers: stages of 3, 8, 36, 3 bottlenecks."""
     return ResNet(Bottleneck, (3, 8, 36, 3), num_classes, stem, in_channels)

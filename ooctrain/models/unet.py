@@ -13,6 +13,7 @@ from __future__ import annotations
 from ooctrain import functional as F
 from ooctrain import nn
 from ooctrain.engine.tensor import Tensor
+from ooctrain.step.arguments import checked
 
 
 class DoubleConv(nn.Module):
@@ -90,6 +91,7 @@ class UNet(nn.Module):
         return self.outc(x)
 
 
+@checked
 def unet(num_classes: int = 2, stem: str = "imagenet", in_channels: int = 3) -> UNet:
     """Four steps down from 64 channels; with stem "cifar", for small images, three from 16."""
     base, depth = (64, 4) if stem == "imagenet" else (16, 3)

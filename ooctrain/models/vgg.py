@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from ooctrain import nn
 from ooctrain.engine.tensor import Tensor
+from ooctrain.step.arguments import checked
 
 #: channels of each convolution; 0 stands for a max pooling
 LAYERS = {
@@ -75,31 +76,37 @@ def _initialise(module: nn.Module) -> None:
         nn.init_constant(module.bias, 0.0)
 
 
+@checked
 def vgg11(num_classes: int = 1000, stem: str = "imagenet", in_channels: int = 3) -> VGG:
     """8 convolutions."""
     return VGG("A", False, num_classes, stem, in_channels)
 
 
+@checked
 def vgg11_bn(num_classes: int = 1000, stem: str = "imagenet", in_channels: int = 3) -> VGG:
     """8 convolutions with batch norm."""
     return VGG("A", True, num_classes, stem, in_channels)
 
 
+@checked
 def vgg16(num_classes: int = 1000, stem: str = "imagenet", in_channels: int = 3) -> VGG:
     """13 convolutions."""
     return VGG("D", False, num_classes, stem, in_channels)
 
 
+@checked
 def vgg16_bn(num_classes: int = 1000, stem: str = "imagenet", in_channels: int = 3) -> VGG:
     """13 convolutions with batch norm."""
     return VGG("D", True, num_classes, stem, in_channels)
 
 
+@checked
 def vgg19(num_classes: int = 1000, stem: str = "imagenet", in_channels: int = 3) -> VGG:
     """16 convolutions."""
     return VGG("E", False, num_classes, stem, in_channels)
 
 
+@checked
 def vgg19_bn(num_classes: int = 1000, stem: str = "imagenet", in_channels: int = 3) -> VGG:
     """16 convolutions with batch norm."""
     return VGG("E", True, num_classes, stem, in_channels)

@@ -8,12 +8,14 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Self
+from typing import Any, Self, TypeVar
 
 from ooctrain.engine.module import Module
 from ooctrain.engine.tensor import Tensor
 from ooctrain.errors import ConfigError
 from ooctrain.step.trace import Trace
+
+L = TypeVar("L", list, dict)
 
 
 class _InOrder(Module):
@@ -25,7 +27,7 @@ class _InOrder(Module):
 
     def extend(self, modules: Iterable[Module]) -> Self:
         """Adds some at the end. Raises ConfigError: one is not a module."""
-        for module in list(modules):
+        for module in _given(self, list, modules, "modules in a list"):
             self.append(module)
         return self
 
@@ -138,7 +140,7 @@ class ModuleList(_InOrder):
 
     def __init__(self, modules: Iterable[Module] | None = None):
         super().__init__()
-        self.extend(modules or ())
+        self.extend(() if modules is None else modules)
 
     def __getitem__(self, index: int | slice) -> Module:
         found = list(self.children())[index]
@@ -150,11 +152,12 @@ class ModuleDict(Module):
 
     def __init__(self, modules: Mapping[str, Module] | None = None):
         super().__init__()
-        self.update(modules or {})
+        self.update({} if modules is None else modules)
 
     def update(self, modules: Mapping[str, Module] | Iterable[tuple[str, Module]]) -> None:
         """Adds modules, or replaces those that have their names."""
-        for name, module in dict(modules).items():
+        named = _given(self, dict, modules, "{name: module}, or pairs of a name and a module")
+        for name, module in named.items():
             self[name] = module
 
     def __setitem__(self, name: str, module: Module) -> None:
@@ -205,6 +208,15 @@ class Identity(Module):
 
     def forward(self, input: Tensor) -> Tensor:
         return input
+
+
+def _given(to: Module, kind: type[L], modules: Any, fix: str) -> L:
+    """The modules in a list, or a dictionary. Raises ConfigError: they make none."""
+    try:
+        return kind(modules)
+    except (TypeError, ValueError) as error:
+        what = f"{type(to).__name__} is given {type(modules).__name__}"
+        raise ConfigError(what, code="OOC-106", fix=fix) from error
 
 
 def _checked_module(name: str, module: object) -> Module:

@@ -22,6 +22,7 @@ from ooctrain.engine.module import Module
 from ooctrain.engine.parameter import Parameter
 from ooctrain.engine.tensor import Tensor, current_tape
 from ooctrain.errors import ConfigError, ShapeError
+from ooctrain.step.arguments import checked
 
 T = TypeVar("T", bound=Tensor)
 Generator = Callable[[], np.random.Generator]
@@ -35,11 +36,13 @@ _GAINS = {
 }  # fmt: skip
 
 
+@checked
 def init_normal(parameter: Parameter, std: float) -> None:
     """The parameter begins with normally distributed values."""
     _begin(parameter, partial(_normal, _generator(), parameter.shape, std))
 
 
+@checked
 def init_kaiming_normal(
     parameter: Parameter, mode: Literal["fan_in", "fan_out"] = "fan_out"
 ) -> None:
@@ -48,6 +51,7 @@ def init_kaiming_normal(
     init_normal(parameter, math.sqrt(2 / (channels * math.prod(parameter.shape[2:]))))
 
 
+@checked
 def init_constant(parameter: Parameter, value: float) -> None:
     """The parameter begins with one value everywhere."""
     _begin(parameter, partial(np.full, parameter.shape, value, np.float32))
@@ -75,6 +79,7 @@ def _begin(parameter: T, initial: Callable[[], np.ndarray]) -> T:
 # PyTorch's
 
 
+@checked
 def calculate_gain(nonlinearity: str, param: float | None = None) -> float:
     """The recommended gain of a nonlinearity; `param` is the slope of "leaky_relu" (0.01).
 
@@ -91,31 +96,37 @@ def calculate_gain(nonlinearity: str, param: float | None = None) -> float:
     return _GAINS[nonlinearity]
 
 
+@checked
 def constant_(tensor: T, val: float) -> T:
     """One value everywhere; returns the tensor, as all of these do."""
     return _begin(tensor, partial(np.full, tensor.shape, val, np.float32))
 
 
+@checked
 def zeros_(tensor: T) -> T:
     """Zeros."""
     return constant_(tensor, 0.0)
 
 
+@checked
 def ones_(tensor: T) -> T:
     """Ones."""
     return constant_(tensor, 1.0)
 
 
+@checked
 def normal_(tensor: T, mean: float = 0.0, std: float = 1.0) -> T:
     """Normally distributed values."""
     return _begin(tensor, partial(_normal, _generator(), tensor.shape, std, mean))
 
 
+@checked
 def uniform_(tensor: T, a: float = 0.0, b: float = 1.0) -> T:
     """Uniform values from a to b."""
     return _begin(tensor, partial(_between, _generator(), tensor.shape, a, b))
 
 
+@checked
 def trunc_normal_(
     tensor: T, mean: float = 0.0, std: float = 1.0, a: float = -2.0, b: float = 2.0
 ) -> T:
@@ -125,17 +136,20 @@ def trunc_normal_(
     return _begin(tensor, partial(_truncated, _generator(), tensor.shape, mean, std, a, b))
 
 
+@checked
 def xavier_uniform_(tensor: T, gain: float = 1.0) -> T:
     """Glorot's, uniform."""
     bound = gain * math.sqrt(6.0 / sum(_fans(tensor)))
     return uniform_(tensor, -bound, bound)
 
 
+@checked
 def xavier_normal_(tensor: T, gain: float = 1.0) -> T:
     """Glorot's, normally distributed."""
     return normal_(tensor, 0.0, gain * math.sqrt(2.0 / sum(_fans(tensor))))
 
 
+@checked
 def kaiming_uniform_(
     tensor: T, a: float = 0, mode: Literal["fan_in", "fan_out"] = "fan_in",
     nonlinearity: str = "leaky_relu",
@@ -145,6 +159,7 @@ def kaiming_uniform_(
     return uniform_(tensor, -bound, bound)
 
 
+@checked
 def kaiming_normal_(
     tensor: T, a: float = 0, mode: Literal["fan_in", "fan_out"] = "fan_in",
     nonlinearity: str = "leaky_relu",
@@ -153,6 +168,7 @@ def kaiming_normal_(
     return normal_(tensor, 0.0, _kaiming_std(tensor, a, mode, nonlinearity))
 
 
+@checked
 def orthogonal_(tensor: T, gain: float = 1.0) -> T:
     """Orthogonal rows, or columns where there are more rows than values in each."""
     if len(tensor.shape) < 2:
@@ -160,6 +176,7 @@ def orthogonal_(tensor: T, gain: float = 1.0) -> T:
     return _begin(tensor, partial(_orthogonal, _generator(), tensor.shape, gain))
 
 
+@checked
 def eye_(tensor: T) -> T:
     """The identity, of a matrix."""
     if len(tensor.shape) != 2:
@@ -167,10 +184,11 @@ def eye_(tensor: T) -> T:
     return _begin(tensor, partial(np.eye, *tensor.shape, dtype=np.float32))
 
 
+@checked
 def dirac_(tensor: T, groups: int = 1) -> T:
     """Kernels that pass as many channels on as they can."""
     shape = tensor.shape
-    if len(shape) not in (3, 4, 5) or shape[0] % groups:
+    if len(shape) not in (3, 4, 5) or groups < 1 or shape[0] % groups:
         raise ShapeError(f"dirac_ wants the weights of a convolution, not {shape}")
     return _begin(tensor, partial(_passing, shape, groups))
 

@@ -12,9 +12,11 @@ from ooctrain import functional as F
 from ooctrain.engine.module import Module
 from ooctrain.engine.tensor import Tensor
 from ooctrain.layers.losses import Reduction
+from ooctrain.step.arguments import checked
 from ooctrain.step.user_values import as_numbers
 
 
+@checked
 class CrossEntropyLoss(Module):
     """Softmax cross-entropy of logits and class numbers; options as in `F.cross_entropy`."""
 
@@ -35,6 +37,7 @@ class CrossEntropyLoss(Module):
         )  # fmt: skip
 
 
+@checked
 class MSELoss(Module):
     """Squared differences; `reduction` as in `F.mse_loss`."""
 
@@ -46,6 +49,7 @@ class MSELoss(Module):
         return F.mse_loss(input, target, reduction=self.reduction)
 
 
+@checked
 class L1Loss(Module):
     """Absolute differences; `reduction` as in `F.l1_loss`."""
 
@@ -57,6 +61,7 @@ class L1Loss(Module):
         return F.l1_loss(input, target, reduction=self.reduction)
 
 
+@checked
 class SmoothL1Loss(Module):
     """Absolute differences, squared where small; options as in `F.smooth_l1_loss`."""
 
@@ -68,6 +73,7 @@ class SmoothL1Loss(Module):
         return F.smooth_l1_loss(input, target, reduction=self.reduction, beta=self.beta)
 
 
+@checked
 class BCEWithLogitsLoss(Module):
     """Binary cross-entropy of logits; options as in `F.binary_cross_entropy_with_logits`."""
 
@@ -86,6 +92,7 @@ class BCEWithLogitsLoss(Module):
         )
 
 
+@checked
 class NLLLoss(Module):
     """Of logarithms of probabilities and class numbers; options as in `F.nll_loss`."""
 

@@ -58,8 +58,11 @@ def named_loss(loss: str | Loss | None, model: Module) -> Loss:
     """The function that a name stands for: the model's own, where it has one and no other is meant.
 
     Raises:
-        ConfigError: no loss has that name.
+        ConfigError: no loss has that name; or it is a class, not an object of it.
     """
+    if isinstance(loss, type(Module)):
+        name = getattr(loss, "__name__", "")
+        raise ConfigError(f"{name} is a class", code="OOC-106", fix=f"one of it: nn.{name}()")
     if callable(loss):
         return loss
     if loss == "cross_entropy" and isinstance(model, OwnLoss):

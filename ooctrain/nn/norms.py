@@ -16,8 +16,10 @@ from ooctrain.engine.parameter import Parameter
 from ooctrain.engine.tensor import Tensor
 from ooctrain.errors import ShapeError
 from ooctrain.nn.init import require_sizes
+from ooctrain.step.arguments import checked
 
 
+@checked
 class InstanceNorm2d(Module):
     """Normalisation of each channel of each image (N, C, H, W) over H, W.
 
@@ -43,6 +45,7 @@ class InstanceNorm2d(Module):
         return f"{self.num_features}, eps={self.eps}"
 
 
+@checked
 class GroupNorm(Module):
     """Normalisation of each group of channels of each image. Source: Wu and He 2018.
 
@@ -73,6 +76,7 @@ class GroupNorm(Module):
         return f"{self.num_groups}, {self.num_channels}, eps={self.eps}, affine={self.affine}"
 
 
+@checked
 class LayerNorm(Module):
     """Normalisation over the last axes. Source: Ba, Kiros and Hinton 2016.
 

@@ -20,8 +20,10 @@ from ooctrain.engine.tensor import Tensor
 from ooctrain.functional import IntOrPair
 from ooctrain.functional.images import Each, mean_and_std
 from ooctrain.nn.init import require_sizes
+from ooctrain.step.arguments import checked
 
 
+@checked
 class ReLU(Module):
     """max(x, 0). `inplace` is accepted and ignored: `share_storage` decides where that is safe."""
 
@@ -32,6 +34,7 @@ class ReLU(Module):
         return F.relu(input)
 
 
+@checked
 class LeakyReLU(Module):
     """x where positive, else negative_slope * x. `inplace` as in `ReLU`."""
 
@@ -57,6 +60,7 @@ class Sigmoid(Module):
         return F.sigmoid(input)
 
 
+@checked
 class FromBytes(Module):
     """(x - mean) / std of uint8 images; a model with one takes its images as bytes.
 
@@ -75,6 +79,7 @@ class FromBytes(Module):
         return F.from_bytes(input, self.mean, self.std)
 
 
+@checked
 class MaxPool2d(Module):
     """Maximum of each window; arguments as of `functional.max_pool2d`."""
 
@@ -95,6 +100,7 @@ class MaxPool2d(Module):
         return f"kernel_size={self.kernel_size}, stride={self.stride}, padding={self.padding}"
 
 
+@checked
 class AvgPool2d(Module):
     """Mean of each window; arguments as of `functional.avg_pool2d`."""
 
@@ -111,6 +117,7 @@ class AvgPool2d(Module):
         return F.avg_pool2d(input, self.kernel_size, *settings)
 
 
+@checked
 class AdaptiveAvgPool2d(Module):
     """Means over as many windows as `output_size` = (OH, OW) says; None: as the input has."""
 
@@ -132,6 +139,7 @@ class AdaptiveMaxPool2d(AdaptiveAvgPool2d):
         return F.adaptive_max_pool2d(input, self.output_size)
 
 
+@checked
 class LocalResponseNorm(Module):
     """Each value by those of neighbouring channels; see `functional.local_response_norm`."""
 
@@ -146,6 +154,7 @@ class LocalResponseNorm(Module):
         return f"{self.size}, alpha={self.alpha}, beta={self.beta}, k={self.k}"
 
 
+@checked
 class ZeroPad2d(Module):
     """Zero padding by an int, or by (left, right, top, bottom)."""
 
@@ -157,6 +166,7 @@ class ZeroPad2d(Module):
         return F.pad(input, self.padding)
 
 
+@checked
 class ConstantPad2d(Module):
     """Padding with a value, by an int, or by (left, right, top, bottom)."""
 
@@ -169,6 +179,7 @@ class ConstantPad2d(Module):
         return F.pad(input, self.padding, value=self.value)
 
 
+@checked
 class ReflectionPad2d(Module):
     """Mirrored padding by an int, or by (left, right, top, bottom)."""
 
@@ -194,6 +205,7 @@ class CircularPad2d(ReflectionPad2d):
         return F.pad(input, self.padding, mode="circular")
 
 
+@checked
 class Upsample(Module):
     """Images in another size; arguments as of `functional.interpolate`."""
 
@@ -215,6 +227,7 @@ class Upsample(Module):
         )  # fmt: skip
 
 
+@checked
 class PixelShuffle(Module):
     """Channels become pixels, `upscale_factor` times as many in each direction."""
 
@@ -226,6 +239,7 @@ class PixelShuffle(Module):
         return F.pixel_shuffle(input, self.upscale_factor)
 
 
+@checked
 class PixelUnshuffle(Module):
     """Pixels become channels, `downscale_factor` times fewer in each direction."""
 
@@ -237,6 +251,7 @@ class PixelUnshuffle(Module):
         return F.pixel_unshuffle(input, self.downscale_factor)
 
 
+@checked
 class ChannelShuffle(Module):
     """Channels of all groups in turn; see `functional.channel_shuffle`."""
 
@@ -248,6 +263,7 @@ class ChannelShuffle(Module):
         return F.channel_shuffle(input, self.groups)
 
 
+@checked
 class Flatten(Module):
     """Joins the axes from `start_dim` to `end_dim`; the first stays by default."""
 
@@ -259,6 +275,7 @@ class Flatten(Module):
         return F.flatten(input, self.start_dim, self.end_dim)
 
 
+@checked
 class Dropout(Module):
     """Drops elements with probability p in training. `inplace` as in `ReLU`."""
 
@@ -273,6 +290,7 @@ class Dropout(Module):
         return f"p={self.p}"
 
 
+@checked
 class Dropout2d(Module):
     """Drops whole channels with probability p in training. `inplace` as in `ReLU`."""
 
@@ -287,6 +305,7 @@ class Dropout2d(Module):
         return f"p={self.p}"
 
 
+@checked
 class StochasticDepth(Module):
     """Zeroes samples with probability p in training; see `functional.stochastic_depth`.
 
@@ -308,6 +327,7 @@ class StochasticDepth(Module):
 # The activations of `functional/activations.py`.
 
 
+@checked
 class GELU(Module):
     """x times the normal distribution of x; `approximate` as in `functional.gelu`."""
 
@@ -319,6 +339,7 @@ class GELU(Module):
         return F.gelu(input, self.approximate)
 
 
+@checked
 class SiLU(Module):
     """x times its sigmoid."""
 
@@ -329,6 +350,7 @@ class SiLU(Module):
         return F.silu(input)
 
 
+@checked
 class Hardswish(Module):
     """x times its hard sigmoid."""
 
@@ -339,6 +361,7 @@ class Hardswish(Module):
         return F.hardswish(input)
 
 
+@checked
 class Hardsigmoid(Module):
     """(x + 3) / 6, at least 0 and at most 1."""
 
@@ -349,6 +372,7 @@ class Hardsigmoid(Module):
         return F.hardsigmoid(input)
 
 
+@checked
 class ReLU6(Module):
     """x, at least 0 and at most 6."""
 
@@ -359,6 +383,7 @@ class ReLU6(Module):
         return F.relu6(input)
 
 
+@checked
 class ELU(Module):
     """x above 0, else alpha (exp(x) - 1)."""
 
@@ -380,6 +405,7 @@ class CELU(ELU):
         return F.celu(input, self.alpha)
 
 
+@checked
 class SELU(Module):
     """1.0507 elu(x, 1.6733); see `functional.selu`."""
 
@@ -390,6 +416,7 @@ class SELU(Module):
         return F.selu(input)
 
 
+@checked
 class Mish(Module):
     """x tanh(softplus(x))."""
 
@@ -400,6 +427,7 @@ class Mish(Module):
         return F.mish(input)
 
 
+@checked
 class Softplus(Module):
     """log(1 + exp(beta x)) / beta; x itself where beta x is beyond the threshold."""
 
@@ -421,6 +449,7 @@ class LogSigmoid(Module):
         return F.logsigmoid(input)
 
 
+@checked
 class Hardtanh(Module):
     """x, at least min_val and at most max_val."""
 
@@ -449,6 +478,7 @@ class Tanhshrink(Module):
         return F.tanhshrink(input)
 
 
+@checked
 class GLU(Module):
     """The first half along the axis `dim`, times the sigmoid of the second."""
 
@@ -463,6 +493,7 @@ class GLU(Module):
         return f"dim={self.dim}"
 
 
+@checked
 class PReLU(Module):
     """x where positive, else a trained slope times x.
 
@@ -487,6 +518,7 @@ class PReLU(Module):
         return f"num_parameters={self.num_parameters}"
 
 
+@checked
 class Softmax(Module):
     """exp(x) / sum(exp(x)) along the axis `dim`; `CrossEntropyLoss` takes logits instead."""
 
@@ -515,6 +547,7 @@ class Softmax2d(Module):
         return F.softmax(input, -3)
 
 
+@checked
 class LogSoftmax(Module):
     """The logarithm of `Softmax`, for `NLLLoss`."""
 

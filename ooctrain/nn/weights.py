@@ -17,8 +17,10 @@ from ooctrain.engine.tensor import Tensor
 from ooctrain.errors import ShapeError
 from ooctrain.functional.conv import IntOrPair, pair
 from ooctrain.nn.init import require_sizes, uniform
+from ooctrain.step.arguments import checked
 
 
+@checked
 class Conv2d(Module):
     """2-d convolution: (N, in_channels, H, W) to (N, out_channels, OH, OW).
 
@@ -74,6 +76,7 @@ class Conv2d(Module):
         return self.weight.shape[2], self.weight.shape[3]
 
 
+@checked
 class ConvTranspose2d(Module):
     """Transposed 2-d convolution: (N, in_channels, H, W) to (N, out_channels, OH, OW).
 
@@ -132,6 +135,7 @@ class ConvTranspose2d(Module):
         return self.weight.shape[2], self.weight.shape[3]
 
 
+@checked
 class Linear(Module):
     """y = x W^T + b: (N, in_features) to (N, out_features).
 
@@ -165,6 +169,7 @@ class Linear(Module):
         return self.weight.shape[0]
 
 
+@checked
 class _BatchNorm(Module):
     """Batch normalisation: each channel over all other axes.
 

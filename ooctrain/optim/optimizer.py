@@ -21,6 +21,7 @@ from ooctrain.engine.fingerprint import described
 from ooctrain.engine.parameter import Parameter, clear_grad
 from ooctrain.engine.tensor import Tensor, current_tape
 from ooctrain.errors import ConfigError
+from ooctrain.step.arguments import checked
 from ooctrain.step.op import Op, Spec
 from ooctrain.step.user_values import as_numbers
 
@@ -76,11 +77,20 @@ class Optimizer:
         self.steps_done = 0
         self.param_groups: list[dict[str, Any]] = []
         self.defaults = defaults
-        entries: list[Any] = list(params)
+        try:
+            entries: list[Any] = list(params)
+        except TypeError:
+            entries = [params]
+        if any(not isinstance(entry, Tensor | dict) for entry in entries):
+            raise ConfigError(
+                f"{type(self).__name__} is given {type(params).__name__} for its parameters",
+                code="OOC-106", fix="model.parameters()",
+            )  # fmt: skip
         groups = entries if entries and isinstance(entries[0], dict) else [{"params": entries}]
         for group in groups:
             self.add_param_group(group)
 
+    @checked
     def add_param_group(self, param_group: Mapping[str, Any]) -> None:
         """Adds parameters with settings of their own; what is not given is as for all.
 
@@ -253,6 +263,7 @@ class Optimizer:
         for parameter in updated:
             self.steps[parameter] = self.steps.get(parameter, 0) + 1
 
+    @checked
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Forgets all gradients (with `set_to_none=False`: sets them to zero)."""
         for group in self.param_groups:
@@ -276,6 +287,7 @@ class Optimizer:
         groups = [{**g, "params": [numbers[p] for p in g["params"]]} for g in self.param_groups]
         return {"state": state, "param_groups": groups, "steps_done": self.steps_done}
 
+    @checked
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
         """The reverse of `state_dict`: what had no state when it was saved has none afterwards.
 
@@ -284,6 +296,7 @@ class Optimizer:
             InUse: a trainer that has the slots is at work in another thread.
             Whatever is raised, an interrupt too, nothing is changed; or, at its end, all is loaded.
         """
+        expect_state_of(self, state_dict, "param_groups", "state")
         groups = state_dict["param_groups"]
         states = {int(number): state for number, state in state_dict["state"].items()}
         self._check_state(groups, states)
@@ -387,6 +400,20 @@ def _no_rate(scalars: Mapping[str, object]) -> ConfigError:
         f"{', '.join(f'{name} {value!r}' for name, value in scalars.items())} is not finite",
         fix="look at what has set it: a schedule, or param_groups; nothing has been changed",
     )
+
+
+def expect_state_of(owner: object, state: Mapping[str, Any], *names: str) -> None:
+    """Raises ConfigError: a state lacks what that of an optimizer, or of a schedule, has; people
+    give the whole file that it lies in."""
+    missing = [name for name in names if name not in state]
+    inside = [key for key, part in state.items()
+              if isinstance(part, Mapping) and all(name in part for name in names)]  # fmt: skip
+    if missing:
+        raise ConfigError(
+            f"this is not the state of {type(owner).__name__}: it has no {missing[0]!r}",
+            code="OOC-112", numbers=f"it has {', '.join(map(repr, state)) or 'nothing'}"[:200],
+            fix=f"its part {inside[0]!r}" if inside else "what state_dict() gave",
+        )  # fmt: skip
 
 
 def _zeros(parameter: Tensor) -> Tensor:

@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 
 from ooctrain.sched.schedule import BYTES, Granule
 from ooctrain.sched.spans import held_during
+from ooctrain.step.arguments import checked
 from ooctrain.step.machine import Machine
 from ooctrain.step.trace import Call, Trace, checked_trace
 from ooctrain.units import Percent, parse_budget
@@ -21,6 +22,7 @@ from ooctrain.units import Percent, parse_budget
 ALIGN_BYTES = 512
 
 
+@checked
 def resolve_budget(trace: Trace, budget: int | str | Percent, granule: Granule = BYTES) -> int:
     """A budget in bytes; a percentage f means minimum + f (peak - minimum), rounded down.
 
@@ -76,6 +78,7 @@ def _share_bytes(trace: Trace, share: Percent, granule: Granule) -> int:
     return least + int(share.fraction * (most - least))
 
 
+@checked
 def trace_minimum_bytes(trace: Trace, granule: Granule = BYTES) -> int:
     """Persistent bytes + the largest need of a single call. Cost: O(uses).
 
@@ -93,6 +96,7 @@ def trace_minimum_bytes(trace: Trace, granule: Granule = BYTES) -> int:
     return lasting + max(map(need, trace.calls), default=0)
 
 
+@checked
 def trace_peak_bytes(trace: Trace, granule: Granule = BYTES) -> int:
     """Persistent bytes + the largest live set without any eviction. Cost: O(uses)."""
     sizes = _granted(checked_trace(trace), granule)

@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ooctrain.errors import ConfigError
+from ooctrain.step.arguments import checked
 from ooctrain.step.builder import TraceBuilder
 from ooctrain.step.machine import Link, Machine
 from ooctrain.step.op import Op, Spec
@@ -30,6 +31,7 @@ class Stage(Op):
         return 0
 
 
+@checked
 def chain(
     x: Sequence[int], y: Sequence[int], u_forward: Sequence[float], u_backward: Sequence[float],
     extra_forward: Sequence[int], extra_backward: Sequence[int],
@@ -107,6 +109,7 @@ def _check_chain(x: Sequence, y: Sequence, *per_stage: Sequence) -> None:
 # whole, tutorials 02, 04, 06, 09, 10 and 11 begin with it, and so does the picture of the README.
 
 
+@checked
 def equal_stages(stages: int = 8, size_bytes: int = 100, forward_us: int = 10) -> Trace:
     """A chain of equal stages: each value has `size_bytes`, each stage runs `forward_us` forward
     and twice as long backward.
@@ -125,6 +128,7 @@ def equal_stages(stages: int = 8, size_bytes: int = 100, forward_us: int = 10) -
     )
 
 
+@checked
 def toy_machine(link_bytes_per_us: float = 20, link: Link = "duplex") -> Machine:
     """A machine whose only property that matters here is its link.
 

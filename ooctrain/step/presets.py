@@ -24,9 +24,10 @@ from typing import Any, Literal
 import msgspec
 from platformdirs import user_cache_dir
 
-from ooctrain.errors import ConfigError
+from ooctrain.errors import ConfigError, unknown_name
 from ooctrain.plugins import is_path
 from ooctrain.step.allowance import usable_cores as usable_cores
+from ooctrain.step.arguments import checked
 from ooctrain.step.machine import Disk, Machine
 from ooctrain.step.schema import FileKind
 from ooctrain.units import GIB, rate_of
@@ -173,6 +174,7 @@ DEVICES = tuple(DEFAULTS)
 HERE = "here"
 
 
+@checked
 def machine(which: str | Machine | None = None, device: str = "cpu") -> Machine:
     """The machine meant by a name, itself, or None.
 
@@ -188,6 +190,8 @@ def machine(which: str | Machine | None = None, device: str = "cpu") -> Machine:
     if isinstance(which, Machine):
         return which
     if which is None or which == HERE:
+        if device not in DEFAULTS:
+            raise unknown_name("no device is called", device, DEFAULTS, "cpu or cuda")
         path = calibration_path(device)
         return load_calibration(path) if path.is_file() else PRESETS[DEFAULTS[device]]
     if which.endswith(".json"):

@@ -24,7 +24,7 @@ PLACES = {
     "oc": "`ooctrain`", "module": "Modules", "init": "`ooctrain.nn.init`",
     "utils": "`ooctrain.utils`", "optim": "`ooctrain.optim`",
     "trainer": "The trainer", "lr_scheduler": "`ooctrain.optim.lr_scheduler`",
-    "data": "`ooctrain.data`",
+    "data": "`ooctrain.data`", "distributed": "`ooctrain.distributed`",
     "transforms": "`ooctrain.data.transforms`",
 }  # fmt: skip
 

@@ -18,6 +18,7 @@ from ooctrain.api import step_trace
 from ooctrain.cli import main
 
 OWN = """
+import functools
 from ooctrain import nn
 
 def _net(classes, channels):
@@ -30,6 +31,8 @@ def bare(num_classes): return _net(num_classes, 3)
 def fixed(): return _net(7, 3)
 def odd(num_classes=None, in_channels=True): return _net(num_classes or 4, 3)
 def keywords(*, num_classes=6, **rest): return _net(num_classes, 3)
+made = fixed()
+part = functools.partial(_net, 4, 3)
 class Net:
     def __new__(cls, num_classes=2): return _net(num_classes, 3)
 """
@@ -37,7 +40,7 @@ class Net:
 #: {function: (classes, channels)} where nothing else is said.
 USUAL = {
     "three": (3, 3), "grey": (5, 1), "bare": (1000, 3), "fixed": (7, 3), "odd": (1000, 3),
-    "keywords": (6, 3), "Net": (2, 3),
+    "keywords": (6, 3), "Net": (2, 3), "made": (7, 3), "part": (4, 3),
 }  # fmt: skip
 
 

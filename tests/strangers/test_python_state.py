@@ -149,6 +149,47 @@ def innermost(one):
     return one
 
 
+SHARED = {"a": WEIGHT}
+
+
+def shared():
+    SHARED.update(a=WEIGHT)
+    return types.MappingProxyType(SHARED)
+
+
+def remembering():
+    """A function that reads what `set` has set."""
+    weight = WEIGHT
+
+    def read(factor=1.0):
+        return weight * factor
+
+    def set_to(new):
+        nonlocal weight
+        weight = new
+
+    read.set = set_to
+    return read
+
+
+def cached():
+    read = remembering()
+    found = functools.lru_cache(read)
+    found.set = read.set
+    return found
+
+
+def vectorized():
+    return np.vectorize(remembering())
+
+
+class OfAPartMethod(Plain):
+    def times(self, factor):
+        return self.weight * factor
+
+    read = functools.partialmethod(times, 1.0)
+
+
 def set_weight(one):
     one.weight = 2.0
 
@@ -193,6 +234,21 @@ HELD = {
     "by getattr": (Plain, lambda self: getattr(self.held, "wei" + "ght"), set_weight),
     "a new attribute by getattr": (
         Plain, lambda self: getattr(self.held, "more", 1.0), lambda one: setattr(one, "more", 3.0)),
+    "a function with a cache": (
+        cached, lambda self: self.held(), lambda one: (one.set(2.0), one.cache_clear())),
+    "a partial method": (
+        OfAPartMethod, lambda self: self.held.read(), set_weight),
+    "a function for arrays": (
+        vectorized, lambda self: float(self.held(1.0)), lambda one: one.pyfunc.set(2.0)),
+    "a user dictionary": (
+        lambda: collections.UserDict(a=WEIGHT), lambda self: self.held["a"],
+        lambda one: one.__setitem__("a", 2.0)),
+    "a chain of dictionaries": (
+        lambda: collections.ChainMap({}, {"a": WEIGHT}), lambda self: self.held["a"],
+        lambda one: one.__setitem__("a", 2.0)),
+    "a view of a dictionary": (
+        shared, lambda self: self.held["a"],
+        lambda one: SHARED.update(a=2.0)),
     "another object": (
         lambda: types.SimpleNamespace(at=Plain()), lambda self: self.held.at.weight,
         lambda one: setattr(one, "at", Plain(2.0))),

@@ -32,10 +32,14 @@ WORDS = {
         bmm einsum exp log sqrt abs sin cos pow where maximum minimum clamp sum mean std var norm
         max min argmax topk sort unique split chunk reshape transpose permute squeeze unsqueeze
         clone gather bincount multiprocessing profiler version set_printoptions
+        set_float32_matmul_precision linalg fft special Size flip roll square cumsum addmm tril triu
+        meshgrid inf nan pi iinfo logspace nan_to_num outer dot prod logical_and logical_not
         set_default_dtype set_default_device use_deterministic_algorithms channels_last
         memory_format FloatTensor LongTensor seed initial_seed finfo
     """,
     "tensor": """
+        byte outer diag diagonal triu tril trace cross addmm repeat_interleave unfold tile
+        masked_select logical_and sum_to_size movedim
         shape size dim ndim numel nelement dtype device item tolist numpy detach backward grad
         requires_grad requires_grad_ is_leaf grad_fn to cpu cuda float half double long int bool
         type type_as clone contiguous view reshape flatten squeeze unsqueeze permute transpose T t
@@ -100,7 +104,12 @@ WORDS = {
         RandomSampler SequentialSampler WeightedRandomSampler BatchSampler DistributedSampler
         default_collate get_worker_info ImageFolder MNIST CIFAR10 transforms
     """,
+    "distributed": """
+        init_process_group destroy_process_group get_rank get_world_size all_reduce all_gather
+        broadcast barrier is_initialized is_available launch reduce ReduceOp
+    """,
     "transforms": """
+        v2 PILToTensor ConvertImageDtype RandAugment AutoAugment TrivialAugmentWide
         Compose Normalize RandomCrop CenterCrop RandomHorizontalFlip RandomVerticalFlip ToTensor
         Resize RandomResizedCrop ColorJitter RandomErasing RandomRotation Lambda Grayscale
     """,
@@ -110,6 +119,7 @@ HOLDERS = {
     "trainer": oc.Trainer(nn.Linear(2, 2)), "nn": nn,
     "functional": F, "init": nn.init, "utils": nn.utils, "optim": oc.optim,
     "lr_scheduler": oc.optim.lr_scheduler, "data": oc.data, "transforms": oc.data.transforms,
+    "distributed": oc.distributed,
 }  # fmt: skip
 ALL = [(place, name) for place, names in WORDS.items() for name in names.split()]
 

@@ -83,6 +83,9 @@ LOADED = {
         "state_dict": with_prefix("model."), "loops": {"fit_loop": {}}, "callbacks": {},
         "optimizer_states": [{}], "lr_schedulers": [], "hyper_parameters": {"lr": 0.1},
     },
+    "an average of torch's": {"n_averaged": np.array(7), **with_prefix("module.")},
+    "an average beside the epoch": {
+        "model": {"n_averaged": np.array(7), **with_prefix("module.")}, "epoch": 2},
     "an attribute of another module": with_prefix("net."),
     "whatever the attribute is called": {"state_dict": with_prefix("backbone.")},
     "deep in another module": with_prefix("student.encoder."),

@@ -298,7 +298,7 @@ def test_what_takes_a_trace_says_how_to_make_one(wrong):
         "chain_view": lambda: oc.chain_view(given),
     }
     for name, call in asked.items():
-        with pytest.raises(ConfigError, match="is not a Trace") as refused:
+        with pytest.raises(ConfigError, match="not a Trace") as refused:
             call()
         assert "oc.trace(model, (N, C, H, W))" in refused.value.fix, name
     with pytest.raises(ConfigError, match="neither a Plan nor a Schedule"):

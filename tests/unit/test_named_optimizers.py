@@ -58,7 +58,7 @@ def parameters():
     [
         ("rmsprob", "did you mean 'rmsprop'"), ("adam:beta=1", "did you mean 'betas'"),
         ("adam:betas=1", "betas (1,)"),
-        ("sgd:momentum=fast", "momentum 'fast'"), ("sgd:lr=-1", "lr -1"), ("", "names nothing"),
+        ("sgd:momentum=fast", "momentum is 'fast'"), ("sgd:lr=-1", "lr -1"), ("", "names nothing"),
         ("rmsprop:alpha=2", "alpha 2"), ("none.py:Mine", "there is no Python file"),
         ("adam:betas=0.9+1.5", "betas"), ("adam:betas=a+b", "betas"), ("sgd:lr=nan", "lr nan"),
     ],

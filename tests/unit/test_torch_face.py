@@ -50,7 +50,7 @@ REFUSED = {
     "an axis twice": (lambda x: x.mean((1, -3)), ShapeError, "twice"),
     "not all axes": (lambda x: x.permute(0, 1), ShapeError, "permute"),
     "no bound": (lambda x: x.clamp(), ConfigError, "min, max"),
-    "a tensor as bound": (lambda x: x.clamp(min=x), ConfigError, "numbers"),
+    "a tensor as bound": (lambda x: x.clamp(min=x), ConfigError, "not a number"),
     "a guess of the axis": (lambda x: F.softmax(x), ConfigError, "axis"),
     "another gelu": (lambda x: F.gelu(x, "fast"), ConfigError, "fast"),
     "slopes": (lambda x: F.prelu(x, tensor(3)), ShapeError, "slope"),

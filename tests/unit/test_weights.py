@@ -94,7 +94,7 @@ NO_WEIGHTS = {
     "PyTorch's archive": (_zipped, "OOC-112"), "the half of a file": (_cut, "OOC-310"),
     "a text": (lambda path: path.write_text("weights"), "OOC-310"),
     "an empty file": (lambda path: path.write_bytes(b""), "OOC-310"),
-    "a folder": (os.mkdir, "OOC-310"), "the checkpoint of a run": (_run, "OOC-313"),
+    "a folder": (os.mkdir, "OOC-311"), "the checkpoint of a run": (_run, "OOC-313"),
 }  # fmt: skip
 
 

@@ -13,10 +13,11 @@ from zoo.planting import plant, plant_everywhere
 
 from ooctrain import plugins
 from ooctrain.data import dataset, folder, picture
-from ooctrain.engine import state_dicts, tensor
+from ooctrain.engine import fingerprint, state_dicts, tensor
 from ooctrain.execution import checkpoint
+from ooctrain.nn import named_losses
 from ooctrain.optim.schedules import one_cycle, plateau, scheduler
-from ooctrain.step import user_values
+from ooctrain.step import arguments, user_values
 
 Plant = Callable[[pytest.MonkeyPatch], None]
 EXIF, SIDES, BEST = "turned.jpg", "sides", "best"
@@ -95,6 +96,17 @@ BUGS: dict[str, tuple[str, Plant]] = {
     "a parameter is another tensor after +=": (
         "first tutorial", lambda patch: plant(
             patch, tensor.Tensor, "_become", "self.requires_grad or self.kind in _KEPT", "False")),
+    "an array without axes stays an array": (
+        "numbers of NumPy", lambda patch: plant(
+            patch, arguments, "_number", "isinstance(value, np.ndarray)", "False")),
+    "True is a size": (
+        "batch_size", lambda patch: plant(
+            patch, arguments, "_number", "return ", "return int(value) if value is True else ")),
+    "a class is taken for one of its objects": (
+        "mistaken", lambda patch: plant_everywhere(
+            patch, named_losses, "named_loss", "isinstance(loss, type(Module))", "False")),
+    "what a cache stands before is not seen": (
+        "cached", lambda patch: patch.setattr(fingerprint, "_WRAPPERS", (property,))),
     "a cycle is stepped once an epoch": (
         "fit", lambda patch: patch.setattr(one_cycle.OneCycleLR, "counts_steps", False)),
 }  # fmt: skip

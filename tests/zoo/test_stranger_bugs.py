@@ -5,10 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from strangers import test_arguments_of_any_type as ARGUMENTS
 from strangers import test_images_as_bytes as BYTES
 from strangers import test_images_of_a_folder as IMAGES
 from strangers import test_operators_of_python as OPERATORS
 from strangers import test_paths_as_people_write_them as PATHS
+from strangers import test_python_state as PYTHON
 from strangers import test_schedules_that_count_steps as SCHEDULES
 from strangers import test_split_of_a_folder as SPLIT
 from strangers import test_state_dicts_that_people_have as STATES
@@ -60,6 +62,16 @@ LAWS = {
     "waits": lambda _: (
         SCHEDULES.test_a_cycle_that_waits_in_a_state_of_pytorch_leaves_the_momentum_alone()
     ),
+    "numbers of NumPy": lambda _: ARGUMENTS.test_a_number_of_numpy_counts_as_the_number_that_it_is(
+        float
+    ),
+    "batch_size": lambda _: ARGUMENTS.test_the_argument_is_named(
+        lambda: oc.data.DataLoader(ARGUMENTS.samples(), True), "batch_size"
+    ),
+    "mistaken": lambda _: ARGUMENTS.test_what_is_mistaken_for_another_is_told_what_to_give(
+        "a loss's class"
+    ),
+    "cached": lambda _: PYTHON.test_what_a_model_holds_and_reads_is_seen("a function with a cache"),
     "fit": lambda _: SCHEDULES.test_fit_steps_a_cycle_once_a_step(SCHEDULES.cycle(6)),
 }
 

@@ -14,8 +14,10 @@ from collections.abc import Iterable
 from ooctrain.errors import ConfigError
 from ooctrain.optim.optimizer import Optimizer
 from ooctrain.optim.schedules.scheduler import LRScheduler
+from ooctrain.step.arguments import checked
 
 
+@checked
 class StepLR(LRScheduler):
     """Multiplies the learning rate by `gamma` every `step_size` epochs.
 
@@ -24,7 +26,7 @@ class StepLR(LRScheduler):
     """
 
     def __init__(
-        self, optimizer: Optimizer, step_size: int, gamma: float = 0.1, last_epoch: int = -1
+        self, optimizer: Optimizer, step_size: float, gamma: float = 0.1, last_epoch: int = -1
     ):
         _check_epochs("step_size", step_size)
         self.step_size, self.gamma = step_size, gamma
@@ -34,6 +36,7 @@ class StepLR(LRScheduler):
         return base_lr * self.gamma ** (epoch // self.step_size)
 
 
+@checked
 class MultiStepLR(LRScheduler):
     """Multiplies the learning rate by `gamma` at each of the epochs `milestones`; twice at one that
     is there twice."""
@@ -49,6 +52,7 @@ class MultiStepLR(LRScheduler):
         return base_lr * self.gamma ** bisect_right(self.milestones, epoch)
 
 
+@checked
 class ExponentialLR(LRScheduler):
     """Multiplies the learning rate by `gamma` every epoch."""
 
@@ -60,6 +64,7 @@ class ExponentialLR(LRScheduler):
         return base_lr * self.gamma**epoch
 
 
+@checked
 class LinearLR(LRScheduler):
     """From `start_factor` times the base rate to `end_factor` times, along a line, in `total_iters`
     epochs; then it stays there. The rates are multiplied by `start_factor` at once.
@@ -71,7 +76,7 @@ class LinearLR(LRScheduler):
 
     def __init__(
         self, optimizer: Optimizer, start_factor: float = 1.0 / 3, end_factor: float = 1.0,
-        total_iters: int = 5, last_epoch: int = -1,
+        total_iters: float = 5, last_epoch: int = -1,
     ):  # fmt: skip
         if not 0 < start_factor <= 1 or not 0 <= end_factor <= 1 or total_iters < 1:
             raise ConfigError(
@@ -93,6 +98,7 @@ class LinearLR(LRScheduler):
         return self.factor(epoch, base_lr)  # at the beginning too
 
 
+@checked
 class CosineAnnealingLR(LRScheduler):
     """From the base rate to `eta_min` along half a cosine, in `T_max` epochs.
 
@@ -101,7 +107,7 @@ class CosineAnnealingLR(LRScheduler):
     """
 
     def __init__(
-        self, optimizer: Optimizer, T_max: int, eta_min: float = 0.0, last_epoch: int = -1
+        self, optimizer: Optimizer, T_max: float, eta_min: float = 0.0, last_epoch: int = -1
     ):
         _check_epochs("T_max", T_max)
         self.T_max, self.eta_min = T_max, eta_min

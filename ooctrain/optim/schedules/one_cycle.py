@@ -15,6 +15,7 @@ from typing import Any, Literal, NamedTuple
 from ooctrain.errors import ConfigError
 from ooctrain.optim.optimizer import Optimizer, plain_momentum
 from ooctrain.optim.schedules.scheduler import LRScheduler
+from ooctrain.step.arguments import checked
 
 Level = Literal["first", "high", "last"]
 Each = float | Sequence[float]
@@ -30,6 +31,7 @@ class _Phase(NamedTuple):
     end_level: Level
 
 
+@checked
 class OneCycleLR(LRScheduler):
     """From max_lr / div_factor to max_lr, then down to max_lr / div_factor / final_div_factor;
     `step()` comes after each training step.
@@ -101,6 +103,7 @@ class OneCycleLR(LRScheduler):
             state["_momenta"] = [plain_momentum(group) for group in self.optimizer.param_groups]
         return state
 
+    @checked
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
         """The reverse of `state_dict`; rates and momenta are those of that step again."""
         super().load_state_dict(state_dict)

@@ -12,12 +12,14 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Literal, SupportsFloat
 
 from ooctrain.errors import ConfigError
-from ooctrain.optim.optimizer import Optimizer
+from ooctrain.optim.optimizer import Optimizer, expect_state_of
 from ooctrain.optim.schedules.scheduler import LRScheduler
+from ooctrain.step.arguments import checked
 
 _COUNTED = ("last_epoch", "best", "cooldown_counter", "num_bad_epochs")
 
 
+@checked
 class ReduceLROnPlateau(LRScheduler):
     """Multiplies the rates by `factor` after more than `patience` epochs without improvement.
 
@@ -45,8 +47,9 @@ class ReduceLROnPlateau(LRScheduler):
 
     def __init__(
         self, optimizer: Optimizer, mode: Literal["min", "max"] = "min", factor: float = 0.1,
-        patience: int = 10, threshold: float = 1e-4, threshold_mode: Literal["rel", "abs"] = "rel",
-        cooldown: int = 0, min_lr: float | Sequence[float] = 0, eps: float = 1e-8,
+        patience: float = 10, threshold: float = 1e-4,
+        threshold_mode: Literal["rel", "abs"] = "rel", cooldown: int = 0,
+        min_lr: float | Sequence[float] = 0, eps: float = 1e-8,
     ):  # fmt: skip
         if not factor < 1:
             raise ConfigError(
@@ -60,6 +63,7 @@ class ReduceLROnPlateau(LRScheduler):
         self._least_rates()
         self._is_better(0.0)
 
+    @checked
     def step(self, metrics: SupportsFloat) -> None:  # type: ignore[override]
         """Ends an epoch.
 
@@ -89,8 +93,10 @@ class ReduceLROnPlateau(LRScheduler):
             state["best"] = str(self.best)  # JSON has no infinity
         return state
 
+    @checked
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
         """The reverse of `state_dict`; the optimizer's rates are those of that epoch again."""
+        expect_state_of(self, state_dict, *_COUNTED, "_last_lr")
         for name in _COUNTED:
             setattr(self, name, state_dict[name])
         best = None if self.best is None else float(self.best)

@@ -13,9 +13,11 @@ from collections.abc import Mapping
 from typing import Any
 
 from ooctrain.errors import ConfigError
-from ooctrain.optim.optimizer import Optimizer
+from ooctrain.optim.optimizer import Optimizer, expect_state_of
+from ooctrain.step.arguments import checked
 
 
+@checked
 class LRScheduler:
     """Base of the schedules: after each `step()` the learning rate is a function of the step's
     number.
@@ -82,9 +84,11 @@ class LRScheduler:
         rates = [float(rate) for rate in self.get_last_lr()]
         return {"last_epoch": self.last_epoch, "base_lrs": list(self.base_lrs), "_last_lr": rates}
 
+    @checked
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
         """The reverse of `state_dict`; the optimizer's rates are those of that epoch again. A part
         of PyTorch's `SequentialLR` that has not begun stands below 0, and leaves them alone."""
+        expect_state_of(self, state_dict, "last_epoch")
         self.base_lrs = list(state_dict.get("base_lrs", self.base_lrs))
         if state_dict["last_epoch"] < 0:
             self.last_epoch, self._expected = 0, self._planned(0)

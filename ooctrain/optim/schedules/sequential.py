@@ -11,11 +11,13 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ooctrain.errors import ConfigError
-from ooctrain.optim.optimizer import Optimizer
+from ooctrain.optim.optimizer import Optimizer, expect_state_of
 from ooctrain.optim.schedules.plateau import ReduceLROnPlateau
 from ooctrain.optim.schedules.scheduler import LRScheduler
+from ooctrain.step.arguments import checked
 
 
+@checked
 class SequentialLR(LRScheduler):
     """One schedule up to the first milestone, the next one from there on, and so on.
 
@@ -96,8 +98,10 @@ class SequentialLR(LRScheduler):
         states = [schedule.state_dict() for schedule in self._schedulers]
         return {**super().state_dict(), "_schedulers": states}
 
+    @checked
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
         """The reverse of `state_dict`; the optimizer's rates are those of that epoch again."""
+        expect_state_of(self, state_dict, "_schedulers", "last_epoch")
         for schedule, state in zip(self._schedulers, state_dict["_schedulers"], strict=True):
             schedule.load_state_dict(state)
         super().load_state_dict(state_dict)  # last: the rates are those of all together

@@ -13,11 +13,13 @@ from __future__ import annotations
 import warnings
 
 from ooctrain.rewrite.tile.tiling import Halo, Tiling, parse_name, remark_on, tile_trace
+from ooctrain.step.arguments import checked_but
 from ooctrain.step.trace import Trace, checked_trace
 
 __all__ = ["remark_by_name", "tile", "tile_by_name"]
 
 
+@checked_but("grid")
 def tile(
     trace: Trace,
     grid: tuple[int, int] = (2, 2),

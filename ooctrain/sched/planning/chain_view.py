@@ -28,6 +28,7 @@ from ooctrain.sched.planning.planner import infeasible, turning_point
 from ooctrain.sched.planning.residency import Liveness
 from ooctrain.sched.planning.swap import swap_gaps
 from ooctrain.sched.schedule import BYTES, Granule
+from ooctrain.step.arguments import checked
 from ooctrain.step.chain import NS_PER_US, chain
 from ooctrain.step.machine import Machine, call_durations_ns
 from ooctrain.step.presets import machine as find_machine
@@ -142,6 +143,7 @@ class ChainView:
         return max(needs, key=lambda need: need[0])
 
 
+@checked
 def chain_view(
     trace: Trace, machine: str | Machine | None = None, granule: Granule = BYTES,
     most_stages: int | None = None,

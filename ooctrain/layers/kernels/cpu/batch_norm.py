@@ -27,7 +27,7 @@ from ooctrain.layers.kernels.cpu.partials import (
     first_of_block,
     pixels_of_block,
 )
-from ooctrain.layers.kernels.cpu.runtime.kernel_jit import kernel
+from ooctrain.layers.kernels.cpu.runtime.kernel_jit import inner, kernel
 from ooctrain.layers.kernels.cpu.runtime.pool import ThreadPool
 from ooctrain.layers.kernels.cpu.simd.simd import VL, vfma, vmax, vselect_gt, vsplat
 from ooctrain.layers.kernels.cpu.simd.simd_memory import (
@@ -116,6 +116,13 @@ def _stats(
             squares[c] += block[base + padded + c] + count * m * m
 
 
+@inner
+def inverse_root(value):
+    """1 / sqrt(value); of zero infinite, as PyTorch has it: an eps of 0, and equal values."""
+    root = math.sqrt(value)
+    return 1.0 / root if root != 0.0 else np.inf
+
+
 @kernel("void(u1[::1], i8, i8, i8, f8, f4[::1], f4[::1], f4[::1], i8, i8, i8)")
 def _finish_stats(workspace, padded, chunks, rows, eps, mean, inv_std, var, lo, hi, thread):
     """Mean, variance and 1 / sqrt(variance + eps) from the sums of all chunks. Items: channels."""
@@ -123,7 +130,7 @@ def _finish_stats(workspace, padded, chunks, rows, eps, mean, inv_std, var, lo, 
         m = channel_total(workspace, chunks, 2 * padded, c) / rows
         square = channel_total(workspace, chunks, 2 * padded, padded + c) / rows
         v = max(square - m * m, 0.0)
-        mean[c], var[c], inv_std[c] = m, v, 1.0 / math.sqrt(v + eps)
+        mean[c], var[c], inv_std[c] = m, v, inverse_root(v + eps)
 
 
 @kernel(
@@ -239,7 +246,7 @@ def _count(old, new, lo, hi, thread):
 @kernel("void(f4[::1], f4[::1], f8, i8, i8, i8)")
 def _inv_std(var, out, eps, lo, hi, thread):
     for c in range(lo, hi):
-        out[c] = 1.0 / math.sqrt(var[c] + eps)
+        out[c] = inverse_root(var[c] + eps)
 
 
 def stats(pool: ThreadPool, x, mean, inv_std, var, eps: float, workspace) -> None:

@@ -202,6 +202,9 @@ def sum_axes(pool: ThreadPool, op: Sum, ins: Arrays, outs: Arrays, workspace: Ar
         workspace: uint8, `axis_sum_bytes(...)`: nothing where there is one chunk.
     """
     (x,), (y,) = ins, outs
+    if not x.size:  # the sum of nothing
+        y[...] = 0
+        return
     _, rows, width = op.extents(logical_shape(x))
     chunk = row_chunk(rows, width)
     chunks = chunk_count(rows, chunk)
