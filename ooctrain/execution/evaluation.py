@@ -71,9 +71,11 @@ def pair_of(batch: Any) -> tuple[Any, Any]:
             fix="a list of (images, labels), or a DataLoader; of mixup and CutMix (images, class "
             "probabilities), lam * eye[ya] + (1 - lam) * eye[yb]",
         )  # fmt: skip
-    if isinstance(batch[1], Integral) or getattr(batch[1], "shape", None) == ():
+    is_one = isinstance(batch[1], Integral) or getattr(batch[1], "shape", None) == ()
+    if is_one and np.ndim(batch[0]) in (1, 3):  # features, or an image
         raise ShapeError(
-            "a single sample is not a batch", code="OOC-106",
+            "a single sample is not a batch",
+            numbers=f"one target, for numbers of shape {np.shape(batch[0])}",
             fix="data.DataLoader(dataset, batch_size=32) in place of the data set",
         )  # fmt: skip
     return batch[0], batch[1]

@@ -70,6 +70,8 @@ def _checked(function: Any, name: str, others: Collection[str]) -> Any:
         words, take = kind
         try:
             return take(value)
+        except ConfigError:  # which says more
+            raise
         except (TypeError, ValueError, OverflowError) as error:
             raise _misfit(name, argument, words, value) from error
 
@@ -208,7 +210,7 @@ KINDS: Mapping[str, tuple[str, Taken]] = {
     "Reduction": ("text", _instance(str)), "Stem": ("text", _instance(str)),
     "Each": ("a number, or several",
              lambda value: _several(real)(value) if _is_several(value) else real(value)),
-    "np.ndarray": ("an array of numbers", lambda value: as_numbers(value, "it")),
+    "np.ndarray": ("an array of numbers", lambda value: as_numbers(value, "an argument")),
     "Tensor": _ours("Tensor", "oc.tensor(x)"), "T": _ours("Tensor", "model.weight"),
     "Self": _ours("Tensor", "oc.tensor(x)"),
     "Parameter": _ours("Parameter", "model.weight"),
@@ -263,6 +265,8 @@ def _first_of(takes: Iterable[Taken]) -> Taken:
         for each in takes:
             try:
                 return each(value)
+            except ConfigError:
+                raise
             except (TypeError, ValueError, OverflowError):
                 continue
         raise TypeError

@@ -93,16 +93,14 @@ def test_what_is_no_crop_is_refused(wrong):
 
 
 def test_the_law_bites_on_epochs_that_are_alike(monkeypatch):
-    piece = "np.random.SeedSequence(key)"
-    plant(monkeypatch, transforms.Draws, "__init__", piece, "np.random.SeedSequence(key[:1])")
+    plant(monkeypatch, transforms.Draws, "__init__", "words_of(key)", "words_of(key[:1])")
     with pytest.raises(AssertionError):
         test_every_place_and_both_ways_occur_and_another_epoch_is_another_draw()
 
 
 @pytest.mark.slow
 def test_the_law_bites_on_a_lost_seed(monkeypatch):
-    piece = "np.random.SeedSequence(key)"
-    plant(monkeypatch, transforms.Draws, "__init__", piece, "np.random.SeedSequence()")
+    plant(monkeypatch, transforms.Draws, "__init__", "words_of(key)", "words_of(())")
     with pytest.raises(AssertionError):
         test_a_run_that_stops_at_any_step_goes_on_with_the_same_images()
 

@@ -9,6 +9,7 @@ import os
 import shutil
 import subprocess
 import sys
+from contextlib import contextmanager
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -28,13 +29,14 @@ def started(monkeypatch, tmp_path):
     """What children import; they compile nothing, and end with the status of `ends`."""
     asked = SimpleNamespace(names=[], paths=[], ends=0)
 
-    def run(command, **given):
+    @contextmanager
+    def begin(command, **given):
         lines = [line.split() for line in command[-1].splitlines()]
-        asked.names.append([words[1] for words in lines if words[0] == "import"])
+        asked.names.append([words[1].strip(";") for words in lines if words[0] == "import"])
         asked.paths.append((given["env"]["PYTHONPATH"], "-P" in command))
-        return subprocess.CompletedProcess(command, asked.ends)
+        yield SimpleNamespace(stdout=[], returncode=asked.ends)
 
-    monkeypatch.setattr(apart.subprocess, "run", run)
+    monkeypatch.setattr(apart.subprocess, "Popen", begin)
     monkeypatch.setattr(apart, "search_folder", lambda: tmp_path)
     monkeypatch.setattr(apart, "cache_folder", lambda: tmp_path)
     return asked

@@ -64,7 +64,7 @@ class RunRecord:
         saved: checkpoints written.
         ranks: the numbers of ranks that did steps before a resume.
         verify_steps: as `Looking` has it.
-        values_then: {name: digest} of all values after so many steps.
+        values_then: {name: digest} of all values after that number of steps.
         identical_to_incore: None where it was not requested.
         incore_step_us: wall-clock times of the in-core run's steps.
         incore_timelines: timelines of its last steps.
