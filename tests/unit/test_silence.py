@@ -11,6 +11,7 @@ from ooctrain.activity import Activity, Listener, doing, listening
 from ooctrain.cli.silence import said
 
 SLOW = """
+import sys
 import time
 from ooctrain.activity import doing
 from ooctrain.cli.silence import never_silent
@@ -18,7 +19,7 @@ with never_silent():
     print("first", flush=True)
     with doing("compiling", of=4) as one_more:
         one_more()
-        time.sleep(3.2)
+        time.sleep(float(sys.argv[1]))
     print("second", flush=True)
 """
 
@@ -49,7 +50,9 @@ def test_a_listener_knows_what_is_under_way_and_what_has_ended():
 
 def test_a_terminal_shows_a_line_that_goes_before_the_next_output():
     ours, theirs = pty.openpty()
-    with subprocess.Popen([sys.executable, "-c", SLOW], stdout=theirs, stderr=theirs) as child:
+    with subprocess.Popen(
+        [sys.executable, "-c", SLOW, "2.8"], stdout=theirs, stderr=theirs
+    ) as child:
         os.close(theirs)
         shown = b""
         while True:
@@ -68,5 +71,6 @@ def test_a_terminal_shows_a_line_that_goes_before_the_next_output():
 
 
 def test_a_pipe_gets_what_was_printed_and_nothing_else_so_soon():
-    done = subprocess.run([sys.executable, "-c", SLOW], capture_output=True, text=True, check=True)
+    command = [sys.executable, "-c", SLOW, "0.8"]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
     assert (done.stdout, done.stderr) == ("first\nsecond\n", "")
