@@ -234,7 +234,9 @@ def _run(console: Console, run: TrainingRun, looking: Looking) -> None:
         trainer.close()  # the values come home, which is promised, too
         run.record.watch.close()
     if verifies:
-        with shown(Lines(console, "in-core again", steps_per_epoch, extent)) as again:
+        compared = min(looking.verify_steps or lines.total_steps, lines.total_steps)
+        until = replace(extent, steps=compared)
+        with shown(Lines(console, "in-core again", steps_per_epoch, until)) as again:
             training.compare_with_in_core(run, again, on_all)
     console.print(facts(summary_rows(prepared, run, stopped=display.ends)))
 
