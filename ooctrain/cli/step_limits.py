@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+from ooctrain.activity import doing
 from ooctrain.alloc.registry import choose_allocator
 from ooctrain.cli.options import MemoryOptions
 from ooctrain.cli.workload import is_cpu, spill_of
@@ -81,7 +82,8 @@ def _divided(
         evaluations=memory.evaluations or EVALUATIONS, threads=original.threads,
         rewrites=all_rewrites(memory), memory=memory.memory, spill=spill_of(memory),
     )  # fmt: skip
-    prepared = prepare(original, settings)
+    with doing("planning"):
+        prepared = prepare(original, settings)
     found = prepared.promise
     assert found is not None, "a memory budget was given"
     slab = str(found.slab_bytes) if memory.spill is None else None

@@ -16,6 +16,7 @@ from typing import Any
 import click
 from rich.console import Console
 
+from ooctrain.activity import doing
 from ooctrain.cli import DONE, FAILED, training
 from ooctrain.cli.command_ranks import (
     agree_on_run,
@@ -207,7 +208,8 @@ def _run(console: Console, run: TrainingRun, looking: Looking) -> None:
         debug = Debug(before=stepping.before)
         trainer.settings = replace(trainer.settings, debug=debug)
     part = workload.batch // (1 if ranks is None else ranks.count)
-    prepared = trainer.prepare(run.task.input_shape(part))
+    with doing("planning"):
+        prepared = trainer.prepare(run.task.input_shape(part))
     rows = plan_rows(prepared, workload, run.task)
     memory, steps = run.options.memory, lines.total_steps
     rows += host_rows(memory, prepared.machine)

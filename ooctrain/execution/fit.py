@@ -32,7 +32,6 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from typing import NamedTuple, TypeVar
 
-from ooctrain.activity import doing
 from ooctrain.alloc.dry_run import DryAllocator
 from ooctrain.alloc.registry import AllocatorChoice
 from ooctrain.devices.cpu.host_vm import PAGE_BYTES
@@ -115,7 +114,6 @@ FIRST_SHARE = 0.5
 # The doors
 
 
-@doing("planning")
 @collecting_rarely()
 def prepare(
     trace: Trace, settings: Settings, own: OwnShare | None = None, whole: int | None = None,
