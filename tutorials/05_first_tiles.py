@@ -18,7 +18,7 @@ from lesson import Lesson
 import ooctrain as oc
 from ooctrain.engine.incore import run_trace
 from ooctrain.rewrite.tile import halo, row_rules
-from ooctrain.step.op import Window
+from ooctrain.step.rows import Window
 
 pictures, units = oc.pictures, oc.units
 lesson = Lesson("05 first tiles")

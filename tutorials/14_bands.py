@@ -16,7 +16,7 @@ from lesson import Lesson
 
 import ooctrain as oc
 from ooctrain.rewrite.tile.halo import chain_reads, split_evenly
-from ooctrain.step.op import Window
+from ooctrain.step.rows import Window
 
 pictures, units = oc.pictures, oc.units
 lesson = Lesson("14 bands")

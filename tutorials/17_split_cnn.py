@@ -18,7 +18,7 @@ from lesson import Lesson
 
 import ooctrain as oc
 from ooctrain.split.boundaries import allowed, lower_bound, paddings, sizes, upper_bound
-from ooctrain.step.op import Window
+from ooctrain.step.rows import Window
 
 pictures, units = oc.pictures, oc.units
 lesson = Lesson("17 split-CNN")

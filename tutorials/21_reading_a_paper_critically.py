@@ -22,7 +22,7 @@ from lesson import Lesson
 
 import ooctrain as oc
 from ooctrain.rewrite.tile import halo
-from ooctrain.step.op import Window
+from ooctrain.step.rows import Window
 
 pictures = oc.pictures
 lesson = Lesson("21 reading a paper critically")

@@ -53,6 +53,8 @@ class Op(base.Op):
 
     #: arguments of `backward` that are gradients: as many as there are outputs
     outputs: ClassVar[int] = 1
+    #: its code may raise at any time
+    may_fail = True
 
     def __init_subclass__(cls) -> None:
         if "name" not in cls.__dict__:
@@ -145,6 +147,7 @@ class UserGrad(base.Op):
     op: Op
     inputs: tuple[Spec, ...]
     verb: ClassVar[str] = "grad"
+    may_fail: ClassVar[bool] = True
 
     @property
     def name(self) -> str:

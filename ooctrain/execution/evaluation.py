@@ -21,24 +21,11 @@ import numpy as np
 from ooctrain.engine.nested import put_in_place
 from ooctrain.errors import ConfigError, DoesNotFit, Infeasible, ShapeError, TrainingStopped
 from ooctrain.execution.sessions import Images, as_images, expect_batch, value_on_host
-from ooctrain.layers.arithmetic import Arithmetic, BytesToFloat
-from ooctrain.layers.batch_norm import BatchNormApply
-from ooctrain.layers.combine import Add, Concat, Scale
-from ooctrain.layers.conv2d import Conv2d
-from ooctrain.layers.conv_transpose import ConvTranspose2d
-from ooctrain.layers.dropout import Dropout
-from ooctrain.layers.extremes import MaxAlong
-from ooctrain.layers.instance_norm import InstanceNormApply, InstanceNormStats
-from ooctrain.layers.layout import ConstantPad, Pad, Reshape
-from ooctrain.layers.linear import Linear, MatMul
+from ooctrain.layers.arithmetic import Arithmetic
+from ooctrain.layers.combine import Add, Scale
+from ooctrain.layers.layout import Reshape
 from ooctrain.layers.losses import ClassLoss, LabelWeight, MeanError, ValueLoss
-from ooctrain.layers.permute import Permute
-from ooctrain.layers.pooling import AdaptiveAvgPool2d, AvgPool2d, MaxPool2d
-from ooctrain.layers.reduction import Spread, Sum
-from ooctrain.layers.regions import Embed, Insert, Slice, StridedEmbed, StridedSlice
-from ooctrain.layers.relu import Pointwise
-from ooctrain.layers.resampling import ReflectionPad2d, Upsample
-from ooctrain.layers.softmax import SoftmaxAlong
+from ooctrain.layers.reduction import Sum
 from ooctrain.step.op import Op
 from ooctrain.step.trace import Call, Trace
 from ooctrain.step.user_values import as_target
@@ -277,13 +264,6 @@ def _label_weight(trace: Trace, call: Call, target: np.ndarray) -> float:
 Forward = Callable[[Images, np.ndarray | None, int, bool], tuple[Trace, dict[str, np.ndarray]]]
 #: Its trace, what it gave, and its targets.
 Answer = tuple[Trace, dict[str, np.ndarray], Any]
-#: Each sample by itself, if all else that is read is not a sample.
-EACH_IMAGE = (
-    Conv2d, ConvTranspose2d, Linear, BatchNormApply, MaxPool2d, AvgPool2d, AdaptiveAvgPool2d,
-    Upsample, Pad, ConstantPad, ReflectionPad2d, InstanceNormStats,
-)  # fmt: skip
-#: Element by element, of several samples too.
-EACH_ELEMENT = (Pointwise, Arithmetic, BytesToFloat, Dropout, InstanceNormApply)
 
 
 class InParts:
@@ -406,40 +386,6 @@ def _needed(trace: Trace, wanted: Sequence[int]) -> set[int]:
 
 
 def _apart(trace: Trace, call: Call, samples: set[int], count: int) -> bool:
-    op, variables = call.op, trace.variables
     read = [position for position, v in enumerate(call.ins) if v in samples]
-    shapes = [variables[v].shape for v in call.ins]
-    if isinstance(op, EACH_ELEMENT):
-        rank = max(map(len, shapes))  # the output's: others are repeated along its first axes
-        return isinstance(op, InstanceNormApply) or all(
-            len(shape) == rank if position in read else len(shape) < rank or shape[0] == 1
-            for position, shape in enumerate(shapes)
-        )
-    if isinstance(op, MatMul):
-        return read == [0, 1] if len(shapes[0]) == 3 else read == [0] and op.form[0] == "n"
-    if isinstance(op, EACH_IMAGE) or (isinstance(op, Op) and op.window() is not None):
-        return read == [0]
-    return _axis_is_kept(op, [*shapes, *(variables[v].shape for v in call.outs)], count)
-
-
-def _axis_is_kept(op: Any, shapes: list[tuple[int, ...]], count: int) -> bool:
-    """Whether an operation that works along axes leaves that of the samples alone.
-
-    Args:
-        shapes: those of its inputs and outputs.
-        count: samples of the batch.
-    """
-    match op:
-        case Sum(axes=axes) | MaxAlong(axes=axes):
-            return 0 not in axes
-        case SoftmaxAlong(axis=axis) | Concat(axis=axis):
-            return axis != 0
-        case Permute(axes=axes):
-            return axes[0] == 0
-        case StridedSlice(steps=steps) | StridedEmbed(steps=steps):
-            return steps[0] == 1 and len({shape[0] for shape in shapes}) == 1
-        case Reshape():
-            return all(shape and shape[0] % count == 0 for shape in shapes)
-        case Slice() | Embed() | Insert() | Spread():
-            return len({shape[0] for shape in shapes}) == 1
-    return False
+    ins, outs = ([trace.variables[v].shape for v in side] for side in (call.ins, call.outs))
+    return isinstance(call.op, Op) and call.op.samples_apart(read, ins, outs, count)

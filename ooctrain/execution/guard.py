@@ -19,11 +19,7 @@ from typing import Any
 import numpy as np
 
 from ooctrain.devices.interface import Device
-from ooctrain.engine.own_op import Op as OwnOp
-from ooctrain.engine.own_op import UserGrad
 from ooctrain.errors import TrainingStopped
-from ooctrain.layers.arithmetic import Arithmetic
-from ooctrain.layers.function import Elementwise
 from ooctrain.step.op import computed_by, physical_shape
 from ooctrain.step.trace import Call, Trace
 
@@ -35,12 +31,7 @@ def may_fail(trace: Trace) -> bool:
     one whose gradient has a pole. The copies are as large as parameters and optimizer slots
     together. Other gradients are finite unless they overflow.
     """
-    ops = (computed_by(call.op) for call in trace.calls)
-    return any(
-        isinstance(op, OwnOp | UserGrad)
-        or (isinstance(op, Arithmetic | Elementwise) and op.has_pole)
-        for op in ops
-    )
+    return any(getattr(computed_by(call.op), "may_fail", False) for call in trace.calls)
 
 
 def expect_finite(

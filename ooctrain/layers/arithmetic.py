@@ -19,7 +19,8 @@ import numpy as np
 
 from ooctrain.layers.combine import Scale
 from ooctrain.layers.reduction import Index, sum_to
-from ooctrain.step.op import Op, Spec, Window, require, require_float
+from ooctrain.step.op import Op, Spec, elements_apart, require, require_float
+from ooctrain.step.rows import PIXEL, SAME, RowRule
 
 Arithmetics = Literal[
     "add", "subtract", "multiply", "divide", "maximum", "minimum", "keep", "drop", "greater",
@@ -43,6 +44,7 @@ class Arithmetic(Op):
     """y = a + b, a - b, a * b, a / b, or another function of `VALUES`."""
 
     function: Arithmetics
+    untiled: ClassVar[str] = "it joins several tensors"
 
     @property
     def name(self) -> str:
@@ -50,7 +52,7 @@ class Arithmetic(Op):
         return self.function
 
     @property
-    def has_pole(self) -> bool:
+    def may_fail(self) -> bool:
         """Whether its gradients grow without bound: near b = 0 those of a / b do."""
         return self.function == "divide"
 
@@ -93,6 +95,19 @@ class Arithmetic(Op):
             return da, None
         each = tape.gradient(Arithmetic("multiply"), (dy, share), of=b)
         return da, _negative_sum(tape, each, b)
+
+    def row_rule(self, ins):
+        # Of two images, or of an image and what is repeated along its rows: weights of a loss.
+        image, b = ins[0].shape, ins[1].shape
+        if len(b) == 4 and b[2] == image[2]:
+            return RowRule((SAME, SAME), lambda place: self) if b[0] == image[0] else None
+        if len(b) == 4 and b[0] > 1:
+            of_image = RowRule((SAME, None), lambda place: self, of_image=(1,))
+            return of_image if b[2:] == (1, 1) else None
+        return RowRule((SAME, None), lambda place: self) if len(b) < 2 or b[-2] == 1 else None
+
+    def samples_apart(self, read, ins, outs, count):
+        return elements_apart(read, ins)
 
 
 def common_shape(a: Index, b: Index) -> Index | None:
@@ -161,4 +176,7 @@ class BytesToFloat(Op):
         return 2 * outs[0].size
 
     def window(self):
-        return Window(), Window()
+        return PIXEL
+
+    def samples_apart(self, read, ins, outs, count):
+        return elements_apart(read, ins)

@@ -10,13 +10,14 @@ these calls (`relu`, `residual`; `mask` in the gradient). Source: Ioffe and Szeg
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import ClassVar
+from dataclasses import dataclass, replace
+from typing import ClassVar, Literal
 
 import numpy as np
 
 from ooctrain.layers.relu import ReLUGrad, where_positive
-from ooctrain.step.op import Op, Spec, require, require_float
+from ooctrain.step.op import Op, Spec, require, require_float, row_rule_of
+from ooctrain.step.rows import PIXEL, SAME, RowPlace, RowRule
 from ooctrain.step.trace import Kind
 
 
@@ -29,6 +30,9 @@ class BatchNormStats(Op):
     verb: ClassVar[str] = "stats"
     out_names: ClassVar[tuple[str, ...]] = ("mean", "inv_std", "var")
     out_kinds: ClassVar[tuple[Kind, ...]] = ("stat", "stat", "stat")
+    carries: ClassVar[Literal["batch"]] = "batch"
+    of_parts: ClassVar[bool] = True
+    untiled: ClassVar[str] = "its statistics need the whole batch at once"
 
     def infer(self, x: Spec) -> tuple[Spec, ...]:
         require_float(self, x)
@@ -43,6 +47,17 @@ class BatchNormStats(Op):
 
     def flops(self, ins, outs):
         return 4 * ins[0].size
+
+    def row_rule(self, ins):
+        # Where an image is one pixel, blocks of the sum hold pixels of several images.
+        _, _, h, w = ins[0].shape
+        return RowRule((SAME,), lambda place: self, reduces=True) if h * w > 1 else None
+
+    def sums(self, x, *, scalars):
+        return moments(x)
+
+    def from_sums(self, sums, pixels, others):
+        return from_moments(sums / pixels, self.eps)
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +77,9 @@ class BatchNormApply(Op):
     relu: bool = False
     residual: bool = False
     name: ClassVar[str] = "batch_norm"
+    by_image: ClassVar[bool] = True
+    of_parts: ClassVar[bool] = True
+    untiled: ClassVar[str] = "its statistics need the whole batch at once"
 
     def infer(self, x: Spec, mean: Spec, inv_std: Spec, gamma: Spec, beta: Spec, *residual: Spec):
         require_float(self, x, gamma, beta, *residual)
@@ -97,6 +115,13 @@ class BatchNormApply(Op):
         # In training the gradient needs x, but not the residual.
         return {0: 5} if self.residual and self.batch_stats else {0: 0}
 
+    def window(self):
+        # By running statistics, which stand still.
+        return None if self.batch_stats or self.residual or self.relu else PIXEL
+
+    def row_rule(self, ins):
+        return RowRule((SAME, *(None,) * 4, *(SAME,) * self.residual), lambda place: self)
+
 
 @dataclass(frozen=True, slots=True)
 class BatchNormGradReduce(Op):
@@ -111,6 +136,8 @@ class BatchNormGradReduce(Op):
     verb: ClassVar[str] = "grad_reduce"
     out_names: ClassVar[tuple[str, ...]] = ("dgamma", "dbeta")
     out_kinds: ClassVar[tuple[Kind, ...]] = ("wgrad", "wgrad")
+    carries: ClassVar[Literal["batch"]] = "batch"
+    untiled: ClassVar[str] = "its statistics need the whole batch at once"
 
     def infer(self, dy: Spec, x: Spec, mean: Spec, inv_std: Spec, *y: Spec) -> tuple[Spec, ...]:
         require(dy.shape == x.shape, "batch_norm: gradient and input differ in shape", dy, x)
@@ -124,6 +151,12 @@ class BatchNormGradReduce(Op):
 
     def flops(self, ins, outs):
         return 4 * ins[0].size
+
+    def row_rule(self, ins):
+        if not row_rule_of(BatchNormStats(), ins):
+            return None
+        reads = (SAME, SAME, None, None, *(SAME,) * self.mask)
+        return RowRule(reads, lambda place: self, reduces=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,6 +178,7 @@ class BatchNormGradApply(Op):
     verb: ClassVar[str] = "grad_input"
     # x has no reader after this; dy may have one, where it is the gradient of a sum.
     reuses: ClassVar[Mapping[int, int]] = {0: 1}
+    untiled: ClassVar[str] = "its statistics need the whole batch at once"
 
     def infer(self, dy: Spec, x: Spec, *rest: Spec) -> tuple[Spec, ...]:
         require(dy.shape == x.shape, "batch_norm: gradient and input differ in shape", dy, x)
@@ -162,6 +196,28 @@ class BatchNormGradApply(Op):
 
     def flops(self, ins, outs):
         return 8 * outs[0].size
+
+    def row_rule(self, ins):
+        vectors = (None,) * (3 + 2 * self.batch_stats)
+        return RowRule((SAME, SAME, *vectors, *(SAME,) * self.mask), self._on_rows)
+
+    def _on_rows(self, place: RowPlace) -> BatchNormGradApply:
+        """The means of the two sums are over all pixels, not those of the band."""
+        n, _, h, w = place.full
+        return replace(self, over=self.over or n * h * w)
+
+
+def moments(x: np.ndarray) -> np.ndarray:
+    """Sums of x and of x^2 for each channel, float64."""
+    x = x.astype(np.float64)
+    return np.stack([x.sum(axis=(0, 2, 3)), (x * x).sum(axis=(0, 2, 3))])
+
+
+def from_moments(means: np.ndarray, eps: float) -> tuple[np.ndarray, ...]:
+    """mean, 1 / std and variance, from the means of x and of x^2."""
+    mean, square = means
+    var = np.maximum(square - mean * mean, 0)
+    return mean, 1 / np.sqrt(var + eps), var
 
 
 def _rows(x: np.ndarray) -> tuple[int, ...]:
@@ -198,6 +254,8 @@ class BatchNormUpdate(Op):
     pure: ClassVar[bool] = False
     out_names: ClassVar[tuple[str, ...]] = ("running_mean", "running_var", "batches")
     out_kinds: ClassVar[tuple[Kind, ...]] = ("state", "state", "state")
+    of_parts: ClassVar[bool] = True
+    untiled: ClassVar[str] = "its statistics need the whole batch at once"
 
     def infer(self, mean: Spec, var: Spec, running_mean: Spec, running_var: Spec, *batches: Spec):
         fits = mean.shape == var.shape == running_mean.shape == running_var.shape
@@ -229,6 +287,7 @@ class InverseStd(Op):
     verb: ClassVar[str] = "inv_std"
     out_names: ClassVar[tuple[str, ...]] = ("inv_std",)
     out_kinds: ClassVar[tuple[Kind, ...]] = ("stat",)
+    of_parts: ClassVar[bool] = True
 
     def infer(self, var: Spec) -> tuple[Spec, ...]:
         return (var,)

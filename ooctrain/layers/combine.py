@@ -16,6 +16,7 @@ import numpy as np
 from ooctrain.layers.regions import Slice
 from ooctrain.layers.relu import Pointwise, ReLUGrad, where_positive
 from ooctrain.step.op import Op, Spec, require, require_float
+from ooctrain.step.rows import SAME, RowRule
 from ooctrain.step.trace import Kind
 
 
@@ -84,6 +85,7 @@ class Constant(Op):
     name: ClassVar[str] = "constant"
     verb: ClassVar[str] = "fill"
     out_kinds: ClassVar[tuple[Kind, ...]] = ("aux",)
+    of_parts: ClassVar[bool] = True
 
     def infer(self) -> tuple[Spec, ...]:
         return (Spec(self.shape),)
@@ -98,6 +100,7 @@ class Concat(Op):
 
     axis: int = 1
     name: ClassVar[str] = "concat"
+    untiled: ClassVar[str] = "it joins several tensors"
 
     def infer(self, *ins: Spec) -> tuple[Spec, ...]:
         require(bool(ins), "concat: nothing to join")
@@ -135,3 +138,9 @@ class Concat(Op):
     def at(self, ndim: int, start: int) -> tuple[int, ...]:
         """`start` along the axis, as an index."""
         return tuple(start if axis == self.axis else 0 for axis in range(ndim))
+
+    def row_rule(self, ins):
+        return RowRule((SAME,) * len(ins), lambda place: self) if self.axis == 1 else None
+
+    def samples_apart(self, read, ins, outs, count):
+        return self.axis != 0

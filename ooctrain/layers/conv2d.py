@@ -19,7 +19,8 @@ import numpy as np
 
 from ooctrain.errors import ConfigError, ShapeError
 from ooctrain.layers.reduction import ChannelSum
-from ooctrain.step.op import Op, Pair, Sides, Spec, Window, require, require_float
+from ooctrain.step.op import OverWindows, Pair, Sides, Spec, require, require_float
+from ooctrain.step.rows import SAME, RowRule, RowsRead, Window
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,11 +58,10 @@ def conv_shape(geometry: Geometry, x: tuple[int, ...], w: tuple[int, ...]) -> Co
     )  # fmt: skip
 
 
-class Convolution(Op):
+class Convolution(OverWindows):
     """An operation of a convolution: forward or a gradient, all at the same cost."""
 
     __slots__ = ()
-    geometry: Geometry
     algorithm: str
 
     def image_and_weight(self, ins: Sequence[Any], outs: Sequence[Any]) -> tuple[Any, Any]:
@@ -171,6 +171,10 @@ class Conv2dGradInput(Convolution):
     def image_and_weight(self, ins, outs):
         return outs[0], ins[1]
 
+    def row_rule(self, ins):
+        rows, _ = self.geometry.windows(*ins[1].shape[2:])
+        return RowRule((RowsRead(rows, gathers=True), None), self.giving_rows)
+
 
 @dataclass(frozen=True, slots=True)
 class Conv2dGradWeight(Convolution):
@@ -207,6 +211,10 @@ class Conv2dGradWeight(Convolution):
 
     def _weight_shape(self, x: tuple[int, ...], dy: tuple[int, ...]) -> tuple[int, ...]:
         return (dy[1], x[1] // self.geometry.groups, *self.kernel)
+
+    def row_rule(self, ins):
+        rows, _ = self.geometry.windows(*self.kernel)
+        return RowRule((RowsRead(rows), SAME), self.on_rows, reduces=True)
 
 
 @dataclass(frozen=True, slots=True)

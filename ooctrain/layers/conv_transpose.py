@@ -22,6 +22,7 @@ from ooctrain.layers.conv2d import (
 )
 from ooctrain.layers.reduction import ChannelSum
 from ooctrain.step.op import Pair, Spec, require, require_float
+from ooctrain.step.rows import RowRule, RowsRead
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +41,7 @@ class ConvTranspose2d(Convolution):
     size: Pair
     algorithm: str = "im2col"
     name: ClassVar[str] = "conv_transpose2d"
+    by_image: ClassVar[bool] = True
 
     def infer(self, x: Spec, w: Spec, *bias: Spec) -> tuple[Spec, ...]:
         require_float(self, x, w, *bias)
@@ -74,3 +76,9 @@ class ConvTranspose2d(Convolution):
 
     def image_and_weight(self, ins, outs):
         return outs[0], ins[1]
+
+    def row_rule(self, ins):
+        # As the gradient of a convolution in its input; its own gradients are a convolution's.
+        rows, _ = self.geometry.windows(*self.kernel)
+        others = (None,) * (len(ins) - 1)
+        return RowRule((RowsRead(rows, gathers=True), *others), self.giving_rows)

@@ -11,12 +11,13 @@ Salmon et al. 2011; the mixing function is splitmix64 (Steele, Lea, Flood 2014).
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
 import numpy as np
 
-from ooctrain.step.op import Op, Scalars, Spec, require, require_float
+from ooctrain.step.op import Op, Scalars, Spec, elements_apart, require, require_float
+from ooctrain.step.rows import PIXEL, SAME, RowPlace, RowRule
 
 Index = tuple[int, int, int, int]
 # splitmix64; kernels take these as they are.
@@ -93,6 +94,24 @@ class Dropout(Op):
 
     def flops(self, ins, outs):
         return 8 * outs[0].size
+
+    def window(self):
+        return PIXEL
+
+    def on_tile(self, place):
+        n, c, h, w = self.offset
+        offset = (n, c, h + place.start[0], w + place.start[1])
+        return replace(self, offset=offset, full=self.full or place.full)
+
+    def row_rule(self, ins):
+        return RowRule((SAME,), self._on_rows)
+
+    def _on_rows(self, place: RowPlace) -> Dropout:
+        (n, c, h, w), full = self.offset, self.full or place.full
+        return replace(self, offset=(n + place.image, c, h + place.rows.lo, w), full=full)
+
+    def samples_apart(self, read, ins, outs, count):
+        return elements_apart(read, ins)
 
 
 def _mix(value: int) -> int:

@@ -65,6 +65,9 @@ class MaxAlong(Op):
         """(outer, rows, inner) of an input of a logical shape, in memory."""
         return Sum(self.axes).extents(shape)
 
+    def samples_apart(self, read, ins, outs, count):
+        return 0 not in self.axes
+
 
 @dataclass(frozen=True, slots=True)
 class MaxAlongGrad(Op):

@@ -68,7 +68,7 @@ class Elementwise(Pointwise):
         return self.function
 
     @property
-    def has_pole(self) -> bool:
+    def may_fail(self) -> bool:
         """Whether its gradient grows without bound near some x."""
         return FUNCTIONS[self.function].has_pole
 

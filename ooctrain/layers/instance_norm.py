@@ -10,14 +10,16 @@ fused into them. Source: Ulyanov, Vedaldi and Lempitsky 2016. Read next: `resamp
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import ClassVar
+from dataclasses import dataclass, replace
+from typing import ClassVar, Literal
 
 import numpy as np
 
+from ooctrain.layers.batch_norm import from_moments, moments
 from ooctrain.layers.reduction import ChannelSum
 from ooctrain.layers.relu import ReLUGrad, where_positive
 from ooctrain.step.op import Op, Spec, require, require_float
+from ooctrain.step.rows import SAME, RowPlace, RowRule
 from ooctrain.step.trace import Kind
 
 
@@ -30,6 +32,10 @@ class InstanceNormStats(Op):
     verb: ClassVar[str] = "stats"
     out_names: ClassVar[tuple[str, ...]] = ("mean", "inv_std")
     out_kinds: ClassVar[tuple[Kind, ...]] = ("stat", "stat")
+    by_image: ClassVar[bool] = True
+    of_parts: ClassVar[bool] = True
+    carries: ClassVar[Literal["image"]] = "image"
+    untiled: ClassVar[str] = "its statistics need whole images at once"
 
     def infer(self, x: Spec) -> tuple[Spec, ...]:
         require_float(self, x)
@@ -43,6 +49,17 @@ class InstanceNormStats(Op):
 
     def flops(self, ins, outs):
         return 4 * ins[0].size
+
+    def row_rule(self, ins):
+        # Where an image is one pixel, blocks of the sum hold pixels of several images.
+        _, _, h, w = ins[0].shape
+        return RowRule((SAME,), lambda place: self, reduces=True) if h * w > 1 else None
+
+    def sums(self, x, *, scalars):
+        return moments(x)
+
+    def from_sums(self, sums, pixels, others):
+        return from_moments(sums / pixels, self.eps)[:2]
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +78,8 @@ class InstanceNormApply(Op):
     relu: bool = False
     residual: bool = False
     name: ClassVar[str] = "instance_norm"
+    of_parts: ClassVar[bool] = True
+    untiled: ClassVar[str] = "its statistics need whole images at once"
 
     def infer(self, x: Spec, mean: Spec, inv_std: Spec, *rest: Spec) -> tuple[Spec, ...]:
         require_float(self, x, *rest)
@@ -102,6 +121,14 @@ class InstanceNormApply(Op):
         # The gradient needs x, but not the residual.
         return {0: 3 + 2 * self.affine if self.residual else 0}
 
+    def row_rule(self, ins):
+        vectors = (None,) * (2 + 2 * self.affine)
+        reads = (SAME, *vectors, *(SAME,) * self.residual)
+        return RowRule(reads, lambda place: self, of_image=(1, 2))
+
+    def samples_apart(self, read, ins, outs, count):
+        return True
+
 
 @dataclass(frozen=True, slots=True)
 class InstanceNormGradReduce(Op):
@@ -116,6 +143,8 @@ class InstanceNormGradReduce(Op):
     verb: ClassVar[str] = "grad_reduce"
     out_names: ClassVar[tuple[str, ...]] = ("sum_dz_xhat", "sum_dz")
     out_kinds: ClassVar[tuple[Kind, ...]] = ("stat", "stat")
+    carries: ClassVar[Literal["image"]] = "image"
+    untiled: ClassVar[str] = "its statistics need whole images at once"
 
     def infer(self, dy: Spec, x: Spec, mean: Spec, inv_std: Spec, *y: Spec) -> tuple[Spec, ...]:
         require(dy.shape == x.shape, "instance_norm: gradient and input differ in shape", dy, x)
@@ -129,6 +158,10 @@ class InstanceNormGradReduce(Op):
 
     def flops(self, ins, outs):
         return 4 * ins[0].size
+
+    def row_rule(self, ins):
+        reads = (SAME, SAME, None, None, *(SAME,) * self.mask)
+        return RowRule(reads, lambda place: self, reduces=True, of_image=(2, 3))
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,6 +181,7 @@ class InstanceNormGradApply(Op):
     verb: ClassVar[str] = "grad_input"
     # x has no reader after this; dy may have one, where it is the gradient of a sum.
     reuses: ClassVar[Mapping[int, int]] = {0: 1}
+    untiled: ClassVar[str] = "its statistics need whole images at once"
 
     def infer(self, dy: Spec, x: Spec, *rest: Spec) -> tuple[Spec, ...]:
         require(dy.shape == x.shape, "instance_norm: gradient and input differ in shape", dy, x)
@@ -166,6 +200,17 @@ class InstanceNormGradApply(Op):
 
     def flops(self, ins, outs):
         return 8 * outs[0].size
+
+    def row_rule(self, ins):
+        vectors = (None,) * (4 + self.affine)
+        sums = 4 + self.affine, 5 + self.affine
+        reads = (SAME, SAME, *vectors, *(SAME,) * self.mask)
+        return RowRule(reads, self._on_rows, of_image=(2, 3, *sums))
+
+    def _on_rows(self, place: RowPlace) -> InstanceNormGradApply:
+        """The means of the two sums are over the whole image."""
+        _, _, h, w = place.full
+        return replace(self, over=self.over or h * w)
 
 
 def _pixels(values: np.ndarray) -> np.ndarray:

@@ -9,13 +9,14 @@ the workspace: to logical order first, and then to the new channels-last order. 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
 import numpy as np
 
 from ooctrain.layers.regions import Index, Slice
-from ooctrain.step.op import Op, Spec, require, require_float
+from ooctrain.step.op import Op, Sides, Spec, require, require_float
+from ooctrain.step.rows import Window
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +31,7 @@ class Reshape(Op):
     source: Index
     shape: Index
     name: ClassVar[str] = "reshape"
+    untiled: ClassVar[str] = "its output has no rows and columns of the image"
 
     def infer(self, x: Spec) -> tuple[Spec, ...]:
         require(x.shape == self.source, f"reshape: made for shape {self.source}", x)
@@ -59,6 +61,9 @@ class Reshape(Op):
 
     def reusable(self):
         return {0: 0} if self.keeps_memory_order else {}
+
+    def samples_apart(self, read, ins, outs, count):
+        return all(shape and shape[0] % count == 0 for shape in (*ins, *outs))
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,6 +95,14 @@ class Pad(Op):
     def flops(self, ins, outs):
         return 0
 
+    def window(self):
+        top, bottom, left, right = self.padding
+        return Window(pad_lo=top, pad_hi=bottom), Window(pad_lo=left, pad_hi=right)
+
+    def with_padding(self, padding: Sides) -> Pad:
+        """The same operation with other sides."""
+        return replace(self, padding=padding)
+
 
 @dataclass(frozen=True, slots=True)
 class ConstantPad(Op):
@@ -112,6 +125,14 @@ class ConstantPad(Op):
 
     def flops(self, ins, outs):
         return 0
+
+    def window(self):
+        top, bottom, left, right = self.padding
+        return Window(pad_lo=top, pad_hi=bottom), Window(pad_lo=left, pad_hi=right)
+
+    def with_padding(self, padding: Sides) -> ConstantPad:
+        """The same operation with other sides."""
+        return replace(self, padding=padding)
 
 
 def logical_in_memory(shape: Index) -> bool:

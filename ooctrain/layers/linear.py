@@ -20,6 +20,8 @@ class Linear(Op):
     """y = x W^T [+ b]. Reads (x, W[, b])."""
 
     name: ClassVar[str] = "linear"
+    by_image: ClassVar[bool] = True
+    untiled: ClassVar[str] = "it reads all pixels of an image for each output"
 
     def infer(self, x: Spec, w: Spec, *bias: Spec) -> tuple[Spec, ...]:
         require_float(self, x, w, *bias)
@@ -53,6 +55,7 @@ class LinearGradInput(Op):
 
     name: ClassVar[str] = "linear_grad_input"
     verb: ClassVar[str] = "grad_input"
+    untiled: ClassVar[str] = "it reads all pixels of an image for each output"
 
     def infer(self, dy: Spec, w: Spec) -> tuple[Spec, ...]:
         require(dy.shape[1] == w.shape[0], "linear: gradient does not fit the weight", dy, w)
@@ -71,6 +74,7 @@ class LinearGradWeight(Op):
 
     name: ClassVar[str] = "linear_grad_weight"
     verb: ClassVar[str] = "grad_weight"
+    untiled: ClassVar[str] = "it reads all pixels of an image for each output"
 
     def infer(self, x: Spec, dy: Spec) -> tuple[Spec, ...]:
         require(x.shape[0] == dy.shape[0], "linear: gradient and input differ in rows", x, dy)
@@ -127,3 +131,8 @@ class MatMul(Op):
         """(M, K, N) for the shapes of a and b."""
         rows, inner = a[-2:] if self.form != "tn" else (a[-1], a[-2])
         return rows, inner, b[-2 if self.form == "nt" else -1]
+
+    def samples_apart(self, read, ins, outs, count):
+        if len(ins[0]) == 3:
+            return list(read) == [0, 1]
+        return list(read) == [0] and self.form[0] == "n"

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Literal
 
 import numpy as np
@@ -19,6 +19,7 @@ import numpy as np
 from ooctrain.errors import ConfigError
 from ooctrain.layers.function import EXP_FLOPS, sigmoid
 from ooctrain.step.op import Op, Spec, require, require_float
+from ooctrain.step.rows import SAME, RowRule
 from ooctrain.step.trace import Kind
 
 # What the losses of class labels share: rows of logits, a label per row, one number kept per row. A
@@ -58,6 +59,12 @@ class ClassLossGrad(Op):
 
     def flops(self, ins, outs):
         return EXP_FLOPS * ins[0].size
+
+    def row_rule(self, ins):
+        # Reads (logits, labels[, weights], lse, gradient of the loss[, divisor]).
+        pixels = ins[1].shape
+        reads = (SAME, *(SAME if spec.shape == pixels else None for spec in ins[1:]))
+        return RowRule(reads, lambda place: self)
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,6 +107,8 @@ class TotalLoss(Op):
     name: ClassVar[str] = "total_loss"
     out_names: ClassVar[tuple[str, ...]] = ("out", "divisor")
     out_kinds: ClassVar[tuple[Kind, ...]] = ("aux", "stat")
+    image_axes: ClassVar[int] = 3
+    carries: ClassVar[Literal["batch"]] = "batch"
 
     def infer(self, losses: Spec, *others: Spec) -> tuple[Spec, ...]:
         require_float(self, losses)
@@ -120,6 +129,23 @@ class TotalLoss(Op):
         """The weight of the labels that count: their number, where there are no weights."""
         counted = labels[labels != self.ignore_index]
         return float(weights[0][counted].sum() if weights else counted.size)
+
+    def row_rule(self, ins):
+        others = (None,) * (len(ins) - 1 - self.counts)
+        reads = (SAME, *(SAME,) * self.counts, *others)
+        return RowRule(reads, lambda place: self, reduces=True)
+
+    def sums(self, losses, *others, scalars):
+        weight = self.weight_of(*others) if self.counts else 0
+        return np.array([[losses.sum()], [weight]], np.float64)
+
+    def from_sums(self, sums, pixels, others):
+        total, weight = sums.reshape(-1)
+        if not self.counts:
+            return (np.asarray(total / number_of(others[0]) if others else total),)
+        divisor = np.zeros(DIVISOR_PARTS)
+        divisor[0] = weight
+        return np.asarray(total / weight), divisor
 
 
 def number_of(divisor: np.ndarray) -> float:
@@ -386,6 +412,11 @@ class WeightedCrossEntropy(ClassLoss):
         read = logits, labels, weights, outs[1], grads[0], *divisor
         return tape.call(op, read, of=(logits,))[0], *(None for _ in ins[1:])
 
+    def row_rule(self, ins):
+        # Of each pixel; a mean or sum is taken apart first (`rewrite/tile/tiling.py`).
+        each = RowRule((SAME, SAME, None), lambda place: self)
+        return each if self.reduction == "none" else None
+
 
 @dataclass(frozen=True, slots=True)
 class WeightedCrossEntropyGrad(ClassLossGrad):
@@ -471,6 +502,9 @@ class ValueLoss(Op):
     def flops(self, ins, outs):
         return 2 * EXP_FLOPS * ins[0].size
 
+    def row_rule(self, ins):
+        return RowRule((SAME,) * len(ins), lambda place: self)
+
 
 @dataclass(frozen=True, slots=True)
 class ValueLossGrad(Op):
@@ -498,6 +532,9 @@ class ValueLossGrad(Op):
 
     def flops(self, ins, outs):
         return 2 * EXP_FLOPS * ins[0].size
+
+    def row_rule(self, ins):
+        return RowRule((SAME,) * len(ins), lambda place: self)
 
 
 @dataclass(frozen=True, slots=True)
@@ -580,6 +617,10 @@ class MeanError(Op):
     def flops(self, ins, outs):
         return 3 * ins[0].size
 
+    def row_rule(self, ins):
+        size = self.over or ins[0].size
+        return RowRule((SAME, SAME), lambda place: replace(self, over=size), reduces=True)
+
 
 @dataclass(frozen=True, slots=True)
 class MeanErrorGrad(Op):
@@ -609,6 +650,10 @@ class MeanErrorGrad(Op):
     def flops(self, ins, outs):
         return 3 * ins[0].size
 
+    def row_rule(self, ins):
+        size = self.over or ins[0].size
+        return RowRule((SAME, SAME, None), lambda place: replace(self, over=size))
+
 
 @dataclass(frozen=True, slots=True)
 class ErrorEach(Op):
@@ -637,6 +682,9 @@ class ErrorEach(Op):
     def flops(self, ins, outs):
         return 2 * ins[0].size
 
+    def row_rule(self, ins):
+        return RowRule((SAME,) * len(ins), lambda place: self)
+
 
 @dataclass(frozen=True, slots=True)
 class ErrorEachGrad(Op):
@@ -656,6 +704,9 @@ class ErrorEachGrad(Op):
 
     def flops(self, ins, outs):
         return 3 * ins[0].size
+
+    def row_rule(self, ins):
+        return RowRule((SAME,) * len(ins), lambda place: self)
 
 
 def mean_factor(count: float) -> float:

@@ -25,6 +25,7 @@ class Permute(Op):
 
     axes: Index
     name: ClassVar[str] = "permute"
+    untiled: ClassVar[str] = "its output has the rows and columns elsewhere"
 
     def infer(self, x: Spec) -> tuple[Spec, ...]:
         require_float(self, x)
@@ -42,3 +43,6 @@ class Permute(Op):
 
     def flops(self, ins, outs):
         return 0
+
+    def samples_apart(self, read, ins, outs, count):
+        return self.axes[0] == 0

@@ -6,13 +6,16 @@ padded only at the border of the image. Read next: `resampling.py`; `kernels/cpu
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
 import numpy as np
 
-from ooctrain.step.op import Op, Pair, Sides, Spec, Window, require, require_float
+from ooctrain.layers.reduction import Spread, Sum
+from ooctrain.step.op import Op, OverWindows, Pair, Sides, Spec, require, require_float
+from ooctrain.step.rows import SAME, RowRule, RowsRead, Window
 from ooctrain.step.trace import Kind
 
 MOST_CELLS = 256  # positions in a window are stored in one byte
@@ -99,7 +102,7 @@ class PoolGeometry:
 
 
 @dataclass(frozen=True, slots=True)
-class MaxPool2d(Op):
+class MaxPool2d(OverWindows):
     """y = maximum of each window; the first of equal ones counts."""
 
     geometry: PoolGeometry
@@ -135,7 +138,7 @@ class MaxPool2d(Op):
 
 
 @dataclass(frozen=True, slots=True)
-class MaxPool2dGrad(Op):
+class MaxPool2dGrad(OverWindows):
     """dx: each dy goes to where the maximum sat. Reads (dy, index).
 
     Args:
@@ -162,6 +165,10 @@ class MaxPool2dGrad(Op):
     def flops(self, ins, outs):
         return ins[0].size * self.geometry.kernel[0] * self.geometry.kernel[1]
 
+    def row_rule(self, ins):
+        gathered = RowsRead(self.geometry.windows()[0], gathers=True)
+        return RowRule((gathered, gathered), self.giving_rows)
+
 
 def _enough(extent: int, before: int, after: int, window: int, stride: int) -> int:
     """Padding behind with which the last window that begins in the image is whole."""
@@ -177,7 +184,7 @@ def _enough(extent: int, before: int, after: int, window: int, stride: int) -> i
 
 
 @dataclass(frozen=True, slots=True)
-class AvgPool2d(Op):
+class AvgPool2d(OverWindows):
     """y = mean of each window; cells of the padding count by default, as in PyTorch."""
 
     geometry: PoolGeometry
@@ -208,7 +215,7 @@ class AvgPool2d(Op):
 
 
 @dataclass(frozen=True, slots=True)
-class AvgPool2dGrad(Op):
+class AvgPool2dGrad(OverWindows):
     """dx: each dy is shared out evenly over the cells that were averaged. Reads (dy).
 
     Args:
@@ -234,6 +241,14 @@ class AvgPool2dGrad(Op):
     def flops(self, ins, outs):
         return ins[0].size * self.geometry.kernel[0] * self.geometry.kernel[1]
 
+    def row_rule(self, ins):
+        if not self.count_include_pad and any(self.geometry.padding):
+            return None  # a window counts its cells in the image, and a band does not see them all
+        gathered = RowsRead(self.geometry.windows()[0], gathers=True)
+        return RowRule(
+            (gathered,), lambda place: replace(self.giving_rows(place), count_include_pad=True)
+        )
+
 
 @dataclass(frozen=True, slots=True)
 class AdaptiveAvgPool2d(Op):
@@ -241,6 +256,8 @@ class AdaptiveAvgPool2d(Op):
 
     size: Pair
     name: ClassVar[str] = "adaptive_avg_pool2d"
+    by_image: ClassVar[bool] = True
+    untiled: ClassVar[str] = "its windows have no fixed stride"
 
     def infer(self, x: Spec) -> tuple[Spec, ...]:
         require_float(self, x)
@@ -260,6 +277,13 @@ class AdaptiveAvgPool2d(Op):
     def flops(self, ins, outs):
         return ins[0].size
 
+    def row_rule(self, ins):
+        # Global average pooling is a sum over all rows of an image, divided by its pixels.
+        if self.size != (1, 1):
+            return None
+        mean = Sum((2, 3), 1 / math.prod(ins[0].shape[2:]))
+        return RowRule((SAME,), lambda place: mean, reduces=True, adds_images=False)
+
 
 @dataclass(frozen=True, slots=True)
 class AdaptiveAvgPool2dGrad(Op):
@@ -272,6 +296,7 @@ class AdaptiveAvgPool2dGrad(Op):
     size: Pair
     name: ClassVar[str] = "adaptive_avg_pool2d_grad"
     verb: ClassVar[str] = "grad"
+    untiled: ClassVar[str] = "its windows have no fixed stride"
 
     def infer(self, dy: Spec) -> tuple[Spec, ...]:
         return (Spec((*dy.shape[:2], *self.size), dy.dtype),)
@@ -282,6 +307,12 @@ class AdaptiveAvgPool2dGrad(Op):
             cells = (rows.stop - rows.start) * (columns.stop - columns.start)
             dx[:, :, rows, columns] += dy[:, :, i : i + 1, j : j + 1] / cells
         return (dx,)
+
+    def row_rule(self, ins):
+        if ins[0].shape[2:] != (1, 1):
+            return None
+        share = Spread(ins[0].shape, 1 / math.prod(self.size))
+        return RowRule((None,), share.on_rows, of_image=(0,))
 
 
 def _cells(op: AvgPool2d | AvgPool2dGrad, size: Pair) -> np.ndarray:

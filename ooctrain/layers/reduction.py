@@ -11,12 +11,13 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 
 from ooctrain.layers.layout import Reshape
 from ooctrain.step.op import Op, Spec, require, require_float
+from ooctrain.step.rows import SAME, RowPlace, RowRule
 
 Index = tuple[int, ...]
 
@@ -33,6 +34,7 @@ class Sum(Op):
     axes: Index
     factor: float = 1.0
     name: ClassVar[str] = "sum"
+    untiled: ClassVar[str] = "it adds up pixels of the whole image"
 
     def infer(self, x: Spec) -> tuple[Spec, ...]:
         require_float(self, x)
@@ -59,6 +61,16 @@ class Sum(Op):
         extents = [shape[axis] for axis in order]
         return math.prod(extents[:first]), math.prod(extents[first:last]), math.prod(extents[last:])
 
+    def row_rule(self, ins):
+        # Of rows: over all images, or of each image by itself.
+        if 2 not in self.axes:
+            return None
+        adds = 0 in self.axes
+        return RowRule((SAME,), lambda place: self, reduces=True, adds_images=adds)
+
+    def samples_apart(self, read, ins, outs, count):
+        return 0 not in self.axes
+
 
 @dataclass(frozen=True, slots=True)
 class Spread(Op):
@@ -67,6 +79,7 @@ class Spread(Op):
     shape: Index
     factor: float = 1.0
     name: ClassVar[str] = "spread"
+    untiled: ClassVar[str] = "it repeats what has no rows and columns of the image"
 
     def infer(self, x: Spec) -> tuple[Spec, ...]:
         require_float(self, x)
@@ -81,6 +94,20 @@ class Spread(Op):
 
     def vjp(self, tape, ins, outs, grads):
         return (sum_to(tape, grads[0], ins[0], self.factor),)
+
+    def row_rule(self, ins):
+        # Of one number for all rows; a value that has rows already is not repeated along them.
+        if ins[0].shape[2] > 1 or len(self.shape) != 4:
+            return None
+        return RowRule((None,), self.on_rows, of_image=(0,) if ins[0].shape[0] > 1 else ())
+
+    def on_rows(self, place: RowPlace) -> Spread:
+        """One number for each channel, repeated over a band."""
+        _, c, _, w = place.full
+        return Spread((1, c, place.rows.extent, w), self.factor)
+
+    def samples_apart(self, read, ins, outs, count):
+        return ins[0][0] == outs[0][0]
 
 
 def sum_over(call: Callable[[Op, Any], Any], x: Any, axes: Sequence[int], factor: float) -> Any:
@@ -148,6 +175,8 @@ class ChannelSum(Op):
 
     name: ClassVar[str] = "channel_sum"
     verb: ClassVar[str] = "grad_bias"
+    carries: ClassVar[Literal["batch"]] = "batch"
+    untiled: ClassVar[str] = "it adds images of one pixel in one block"
 
     def infer(self, dy: Spec) -> tuple[Spec, ...]:
         require(len(dy.shape) in (2, 4), "channel_sum: wants (N, C) or (N, C, H, W)", dy)
@@ -158,3 +187,9 @@ class ChannelSum(Op):
 
     def flops(self, ins, outs):
         return ins[0].size
+
+    def row_rule(self, ins):
+        # Where images are one pixel each, blocks of the sum hold pixels of several.
+        n, _, h, w = ins[0].shape
+        pixels = n == 1 or h * w > 1
+        return RowRule((SAME,), lambda place: self, reduces=True) if pixels else None

@@ -16,6 +16,7 @@ import numpy as np
 
 from ooctrain.errors import ShapeError
 from ooctrain.step.op import Op, Spec, require, require_float
+from ooctrain.step.rows import RowPlace, RowRule, RowsRead, Window
 
 Index = tuple[int, ...]
 
@@ -73,6 +74,19 @@ class Slice(Op):
     def bytes_moved(self, ins, outs):
         return 2 * outs[0].nbytes
 
+    def row_rule(self, ins):
+        # The gradient of a padding, row r is row r + start; or of a concatenation, some channels.
+        if len(self.full) != 4 or self.full[0] != self.shape[0]:
+            return None
+        return RowRule((RowsRead(Window(pad_lo=-self.start[2])),), self._on_rows)
+
+    def _on_rows(self, place: RowPlace) -> Slice:
+        (_, c, _, w), (_, k, _, v), rows = self.full, self.shape, place.rows.extent
+        return Slice((1, c, rows, w), (0, self.start[1], 0, self.start[3]), (1, k, rows, v))
+
+    def samples_apart(self, read, ins, outs, count):
+        return same_first_axis(*ins, *outs)
+
 
 @dataclass(frozen=True, slots=True)
 class Embed(Op):
@@ -97,6 +111,9 @@ class Embed(Op):
 
     def flops(self, ins, outs):
         return 0
+
+    def samples_apart(self, read, ins, outs, count):
+        return same_first_axis(*ins, *outs)
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,6 +141,9 @@ class Insert(Op):
 
     def flops(self, ins, outs):
         return 0
+
+    def samples_apart(self, read, ins, outs, count):
+        return same_first_axis(*ins, *outs)
 
 
 @dataclass(frozen=True, slots=True)
@@ -212,6 +232,9 @@ class StridedSlice(Op):
     def bytes_moved(self, ins, outs):
         return 2 * outs[0].nbytes
 
+    def samples_apart(self, read, ins, outs, count):
+        return self.steps[0] == 1 and same_first_axis(*ins, *outs)
+
 
 @dataclass(frozen=True, slots=True)
 class StridedEmbed(Op):
@@ -240,6 +263,9 @@ class StridedEmbed(Op):
     def flops(self, ins, outs):
         return 0
 
+    def samples_apart(self, read, ins, outs, count):
+        return self.steps[0] == 1 and same_first_axis(*ins, *outs)
+
 
 def _places(start: Index, steps: Index, shape: Index) -> tuple[np.ndarray, ...]:
     axes = zip(start, steps, shape, strict=True)
@@ -252,6 +278,11 @@ def _require_places(full: Index, start: Index, steps: Index, shape: Index, name:
         for extent, a, step, n in zip(full, start, steps, shape, strict=True)
     )
     require(fits, f"{name}: {shape} from {start} by {steps} is not inside {full}")
+
+
+def same_first_axis(*shapes: Index) -> bool:
+    """Whether all have the same first extent, that of samples."""
+    return len({shape[0] for shape in shapes}) == 1
 
 
 def _region(start: Index, shape: Index) -> tuple[slice, ...]:

@@ -13,7 +13,8 @@ from typing import ClassVar
 
 import numpy as np
 
-from ooctrain.step.op import Op, Spec, Window, require, require_float
+from ooctrain.step.op import Op, Spec, elements_apart, require, require_float
+from ooctrain.step.rows import PIXEL
 
 
 class Pointwise(Op):
@@ -27,7 +28,10 @@ class Pointwise(Op):
         return (x,)
 
     def window(self):
-        return Window(), Window()
+        return PIXEL
+
+    def samples_apart(self, read, ins, outs, count):
+        return elements_apart(read, ins)
 
 
 class PointwiseGrad(Pointwise):

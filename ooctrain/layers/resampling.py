@@ -6,12 +6,13 @@ The operations have no parameters and are linear, so a gradient reads dy alone. 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import ClassVar
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar
 
 import numpy as np
 
 from ooctrain.step.op import Op, Pair, Sides, Spec, require, require_float
+from ooctrain.step.rows import RowPlace, RowRule, RowsRead, ScaledRows, Window
 
 # Another size, by the nearest pixel or bilinearly: x (N, C, H, W) to y (N, C, OH, OW). Both methods
 # are separable: y = A x B^T, with a sparse matrix for the rows and one for the columns, so that dx
@@ -35,6 +36,7 @@ class Upsample(Op):
     corners: bool = False
     place: tuple[int, ...] = ()
     name: ClassVar[str] = "upsample"
+    by_image: ClassVar[bool] = True
 
     def infer(self, x: Spec) -> tuple[Spec, ...]:
         require_float(self, x)
@@ -53,6 +55,20 @@ class Upsample(Op):
 
     def flops(self, ins, outs):
         return 0 if self.mode == "nearest" else BILINEAR_FLOPS * outs[0].size
+
+    def row_rule(self, ins):
+        rows, outputs = ins[0].shape[2], self.size[0]
+        if _has_whole_factor(self, rows, outputs):  # row o reads row o // f, as a gradient gathers
+            window = Window(outputs // rows, outputs // rows)
+            return RowRule((RowsRead(window, gathers=True),), lambda place: _giving(self, place))
+        before, size, after, whole = self.place or (0, rows, 0, outputs)
+        read = ScaledRows(self.mode, self.corners, (before, size, after, whole))
+
+        def cut(place: RowPlace) -> Upsample:
+            first = before + read.first(place.rows.lo, rows)
+            return replace(_giving(self, place), place=(first, size, after + place.rows.lo, whole))
+
+        return RowRule((read,), cut)
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +96,29 @@ class UpsampleGrad(Op):
 
     def flops(self, ins, outs):
         return ins[0].size if self.mode == "nearest" else BILINEAR_FLOPS * ins[0].size
+
+    def row_rule(self, ins):
+        rows, outputs = self.size[0], ins[0].shape[2]
+        if _has_whole_factor(self, rows, outputs):
+            window = Window(outputs // rows, outputs // rows)
+            return RowRule((RowsRead(window),), lambda place: _giving(self, place))
+        before, size, after, whole = self.place or (0, rows, 0, outputs)
+        read = ScaledRows(self.mode, self.corners, (before, size, after, whole), gathers=True)
+
+        def cut(place: RowPlace) -> UpsampleGrad:
+            first = after + read.read(place.rows, outputs).inside.lo
+            return replace(_giving(self, place), place=(before + place.rows.lo, size, first, whole))
+
+        return RowRule((read,), cut)
+
+
+def _has_whole_factor(op: Upsample | UpsampleGrad, rows: int, outputs: int) -> bool:
+    return op.mode == "nearest" and outputs % rows == 0 and not op.place
+
+
+def _giving(op: Any, place: RowPlace) -> Any:
+    """The operation that gives the rows of a band."""
+    return replace(op, size=(place.rows.extent, op.size[1]))
 
 
 def _matrices(
@@ -124,6 +163,7 @@ class ReflectionPad2d(Op):
 
     padding: Sides
     name: ClassVar[str] = "reflection_pad2d"
+    by_image: ClassVar[bool] = True
 
     def infer(self, x: Spec) -> tuple[Spec, ...]:
         require_float(self, x)

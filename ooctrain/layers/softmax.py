@@ -16,7 +16,8 @@ import numpy as np
 
 from ooctrain.layers.function import EXP_FLOPS
 from ooctrain.layers.reduction import Sum
-from ooctrain.step.op import Op, Spec, Window, require, require_float
+from ooctrain.step.op import Op, Spec, require, require_float
+from ooctrain.step.rows import PIXEL
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +28,7 @@ class SoftmaxAlong(Op):
     log: bool = False
     name: ClassVar[str] = "softmax"
     reuses: ClassVar[Mapping[int, int]] = {0: 0}
+    untiled: ClassVar[str] = "it reads whole rows or columns of the image at once"
 
     def infer(self, x: Spec) -> tuple[Spec, ...]:
         require_float(self, x)
@@ -50,7 +52,10 @@ class SoftmaxAlong(Op):
 
     def window(self):
         # Along the channels of images each pixel is by itself.
-        return (Window(), Window()) if self.axis == 1 else None
+        return PIXEL if self.axis == 1 else None
+
+    def samples_apart(self, read, ins, outs, count):
+        return self.axis != 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +66,7 @@ class SoftmaxGrad(Op):
     log: bool = False
     name: ClassVar[str] = "softmax_grad"
     verb: ClassVar[str] = "grad"
+    untiled: ClassVar[str] = "it reads whole rows or columns of the image at once"
 
     def infer(self, dy: Spec, y: Spec) -> tuple[Spec, ...]:
         require(dy.shape == y.shape, "softmax: gradient and output differ in shape", dy, y)

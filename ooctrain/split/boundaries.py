@@ -19,7 +19,7 @@ from itertools import pairwise
 
 import numpy as np
 
-from ooctrain.step.op import Window
+from ooctrain.step.rows import Window
 
 #: First indices of the parts of one dimension; the first part begins at 0.
 Cuts = tuple[int, ...]

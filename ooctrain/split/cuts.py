@@ -20,15 +20,13 @@ from typing import Any
 from ooctrain.engine.tensor import Tape, Tensor, use_tape
 from ooctrain.errors import ConfigError
 from ooctrain.layers.arithmetic import Arithmetic
-from ooctrain.layers.batch_norm import BatchNormApply, BatchNormStats, BatchNormUpdate, InverseStd
-from ooctrain.layers.combine import Concat, Constant
+from ooctrain.layers.combine import Concat
 from ooctrain.layers.conv2d import Conv2d
 from ooctrain.layers.dropout import Dropout
-from ooctrain.layers.instance_norm import InstanceNormApply, InstanceNormStats
-from ooctrain.rewrite.tile.tile_rules import POINTWISE, STANDING, TileRule, rule_of
 from ooctrain.split.boundaries import Cuts, Interval, allowed, drawn, middle, wiggle
 from ooctrain.split.split_settings import Splitting
-from ooctrain.step.op import Op, Scalars, Site, Spec
+from ooctrain.step.op import Op, Scalars, Site, Spec, can_be_tiled, is_pointwise
+from ooctrain.step.rows import PIXEL, Window
 
 # The forward pass as a list of calls, before anything is recorded. A module is code, and code
 # cannot be split. So the module is called once, with its input, on a tape that computes nothing and
@@ -121,14 +119,9 @@ def sketch_of(network: Callable[[Tensor], Any], spec: Spec, under: Tape) -> Sket
 # Where patches may be joined: one `Joint` for each number of convolutions before it, at a place
 # where the rest of the network reads a single image of all that was computed before. In a residual
 # network that is the end of a block, as in the paper. Up to there every operation must have a rule
-# for its work on a part (`part_rule`). Source: paper 004, sections 3.2 and 5.2.1 (depth is the
+# for its work on a part (`part_windows`). Source: paper 004, sections 3.2 and 5.2.1 (depth is the
 # share of the convolutions before the joint).
 
-#: These work on a part as they do on a whole image: a part has statistics of its own.
-AS_THEY_ARE = (
-    BatchNormStats, BatchNormApply, BatchNormUpdate, Constant, InstanceNormStats,
-    InstanceNormApply, InverseStd,
-)  # fmt: skip
 IMAGE_AXES, CHANNEL_AXIS = 4, 1
 
 
@@ -156,26 +149,25 @@ def images_of(sketch: Sketch) -> set[int]:
     return images
 
 
-def part_rule(call: SketchedCall, images: set[int]) -> TileRule | None:
-    """How a call is made for a part; None: it cannot be.
+def part_windows(call: SketchedCall, images: set[int]) -> tuple[Window, Window] | None:
+    """What a part of a call's output reads of rows and columns; None: it cannot be made of parts.
 
-    Windows have the tile rules of `rewrite/tile/`, with other paddings; statistics and what reads
-    them are those of the part.
+    Windows are padded otherwise; statistics and what reads them are those of the part.
     """
-    ins = [tensor for tensor in call.ins if tensor.variable in images]
-    others = [tensor for tensor in call.ins if tensor.variable not in images]
-    if not ins:
-        return STANDING if isinstance(call.op, (*AS_THEY_ARE, Dropout)) else None
-    if isinstance(call.op, AS_THEY_ARE):
-        return STANDING
-    if isinstance(call.op, Arithmetic):
+    op, others = call.op, [t for t in call.ins if t.variable not in images]
+    if len(others) == len(call.ins):
+        return PIXEL if op.of_parts or isinstance(op, Dropout) else None
+    if op.of_parts:
+        return PIXEL
+    if isinstance(op, Arithmetic):
         # A number for each channel, perhaps, but not one for each pixel.
         small = all(tensor.shape[-2:] in ((), (1,), (1, 1)) for tensor in others)
-        return STANDING if small else None
-    if isinstance(call.op, Concat):
-        return STANDING if call.op.axis == CHANNEL_AXIS and not others else None
-    rule = rule_of(call.op)
-    return None if rule is POINTWISE and others else rule
+        return PIXEL if small else None
+    if isinstance(op, Concat):
+        return PIXEL if op.axis == CHANNEL_AXIS and not others else None
+    if not can_be_tiled(op) or (others and is_pointwise(op)):
+        return None
+    return op.window()
 
 
 def convolutions(calls: Sequence[SketchedCall]) -> int:
@@ -189,7 +181,7 @@ def joints(sketch: Sketch) -> Iterator[Joint]:
     last = last_readers(sketch)
     found = 0
     for number, call in enumerate(sketch.calls):
-        if part_rule(call, images) is None:
+        if part_windows(call, images) is None:
             return
         found += isinstance(call.op, Conv2d)
         made = {out.variable for out in call.outs if not call.targets}
@@ -268,9 +260,9 @@ def cuts_of(
         found |= {out.variable: cuts for out in outs}
         if call is None:
             continue
-        rule = part_rule(call, images)
-        assert rule is not None, "all calls before a joint have one"
-        wish = [allowed(rule.windows(call.op)[axis], cut) for cut in cuts[1:]]
+        windows = part_windows(call, images)
+        assert windows is not None, "all calls before a joint have them"
+        wish = [allowed(windows[axis], cut) for cut in cuts[1:]]
         for tensor in call.ins:
             if tensor.variable in images:
                 wishes.setdefault(tensor.variable, []).append(wish)

@@ -21,10 +21,9 @@ from ooctrain.layers.batch_norm import BatchNormStats, BatchNormUpdate
 from ooctrain.layers.combine import Concat
 from ooctrain.layers.dropout import Dropout
 from ooctrain.layers.regions import Slice
-from ooctrain.rewrite.tile.tile_rules import STANDING, Place
 from ooctrain.split.boundaries import Cuts, extent_of, paddings, sizes
-from ooctrain.split.cuts import Joint, Sketch, SketchedCall, images_of, part_rule
-from ooctrain.step.op import Window
+from ooctrain.split.cuts import Joint, Sketch, SketchedCall, images_of
+from ooctrain.step.rows import TilePlace, Window
 
 ROWS, COLUMNS = 2, 3
 Values = dict[int, Tensor]
@@ -87,17 +86,17 @@ def _patch(layout: Layout, calls: Sequence[SketchedCall], source: Tensor, patch:
             )
         elif isinstance(each.op, BatchNormUpdate):
             each = replace(each, op=replace(each.op, rows=rows[each.ins[0].variable]))
-        rule, block = part_rule(each, images), None
-        if rule is not None and rule is not STANDING:
-            place, block = _place(layout, each, rule.windows(each.op), patch)
-            each = replace(each, op=rule.cut(each.op, place))
+        windows, block = each.op.window(), None
+        if windows and not each.op.of_parts and images.intersection(t.variable for t in each.ins):
+            place, block = _place(layout, each, windows, patch)
+            each = replace(each, op=each.op.on_tile(place))
         _record(layout.sketch, each, values, path, block)
     return values[layout.joint.value.variable]
 
 
 def _place(
     layout: Layout, each: SketchedCall, windows: tuple[Window, Window], patch: Pair
-) -> tuple[Place, tuple[Pair, Pair]]:
+) -> tuple[TilePlace, tuple[Pair, Pair]]:
     """Where a call's part lies and how it is padded, and the block of the part that it reads.
 
     Where a padding is negative the part has rows that no window reads (equation 5): they are cut
@@ -119,7 +118,7 @@ def _place(
         starts.append(cuts[source.variable][number] + first)
     top, bottom, left, right = sides
     full = source.shape[0], source.shape[1], source.shape[ROWS], source.shape[COLUMNS]
-    return Place((top, bottom, left, right), (starts[0], starts[1]), full), (block[0], block[1])
+    return TilePlace((top, bottom, left, right), (starts[0], starts[1]), full), (block[0], block[1])
 
 
 def _record(

@@ -14,13 +14,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol, TypeVar, cast
 
 import numpy as np
 
 from ooctrain.errors import ShapeError
+from ooctrain.step.rows import PIXEL, SAME, RowPlace, RowRule, RowsRead, TilePlace, Window
 from ooctrain.step.trace import ITEM_BYTES, Kind, Phase
 
 if TYPE_CHECKING:
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
 
 
 Scalars = Mapping[str, float | int]
+Shape = tuple[int, ...]
 Pair = tuple[int, int]  # (rows, columns)
 Sides = tuple[int, int, int, int]  # (top, bottom, left, right)
 FLOAT_BYTES = ITEM_BYTES["float32"]
@@ -51,21 +53,6 @@ class Spec:
     def nbytes(self) -> int:
         """Size in bytes."""
         return self.size * ITEM_BYTES[self.dtype]
-
-
-@dataclass(frozen=True, slots=True)
-class Window:
-    """Which input rows (or columns) an output row reads, for ops that can be tiled in H and W.
-
-    Output index o reads inputs [o * stride - pad_lo, o * stride - pad_lo + (kernel - 1) * dilation
-    + 1). Pointwise ops have kernel 1, stride 1, no padding.
-    """
-
-    kernel: int = 1
-    stride: int = 1
-    dilation: int = 1
-    pad_lo: int = 0
-    pad_hi: int = 0
 
 
 class TensorLike(Protocol):
@@ -109,7 +96,10 @@ class Op:
 
     A subclass defines `infer` and `reference`; `vjp` if it is differentiable; `flops` and
     `bytes_moved` if the defaults (one operation for each element written; all inputs read and all
-    outputs written once) are not what it costs.
+    outputs written once) are not what it costs. Whatever else is true of an operation stands with
+    it, too, and tilers, evaluation in parts and split networks read it here: the rows that a row
+    reads (`window`, `row_rule`), how a sum over rows goes on from band to band (`carries`), and
+    whether samples are independent (`samples_apart`).
     """
 
     __slots__ = ()
@@ -121,6 +111,16 @@ class Op:
     out_kinds: ClassVar[tuple[Kind, ...]] = ("activation",)
     #: what `reusable` answers, where that is the same for all attributes
     reuses: ClassVar[Mapping[int, int]] = MappingProxyType({})
+    #: axes of an image that it has rows of: (N, C, H, W), or (N, H, W) without channels
+    image_axes: ClassVar[int] = 4
+    #: each image of its first input gives one of its output, and no other input is one of images
+    by_image: ClassVar[bool] = False
+    #: works on a part of an image as on a whole one: what it finds out is of the part
+    of_parts: ClassVar[bool] = False
+    #: whether a sum over all pixels can go on from band to band, for the batch or for each image
+    carries: ClassVar[Literal["", "batch", "image"]] = ""
+    #: why no tile of an image can be computed by itself, for messages; "": it has no `window`
+    untiled: ClassVar[str] = ""
 
     @property
     def scalar_names(self) -> tuple[str, ...]:
@@ -179,11 +179,128 @@ class Op:
         """{output index: input index} where the output may overwrite that input in place."""
         return self.reuses
 
+    @property
+    def may_fail(self) -> bool:
+        """Whether it can raise, or give what is not finite, for values that are."""
+        return False
+
     def window(self) -> tuple[Window, Window] | None:
-        """The tile rule in H and W for ops that work on local windows; None where tiling is not
-        exact.
+        """What an output reads of rows and of columns, for ops that work on local windows; None
+        where a tile is not computed as the whole is. With windows of more than a pixel it needs a
+        method `with_padding((top, bottom, left, right))`.
         """
         return None
+
+    def on_tile(self, place: TilePlace) -> Op:
+        """The operation of a tile."""
+        own: Any = self
+        return own.with_padding(place.padding) if hasattr(self, "with_padding") else self
+
+    def row_rule(self, ins: Sequence[Spec]) -> RowRule | None:
+        """How it is cut into bands of rows, over inputs of these shapes; None where it cannot be.
+
+        By default what `window` says. Call it by `row_rule_of`, which looks at the axes first.
+        """
+        windows = self.window()
+        if windows is None or not can_be_tiled(self):
+            return None
+        if is_pointwise(self):
+            return RowRule((SAME,) * len(ins), lambda place: self)
+        (rows, columns), own = windows, cast(Any, self)
+        sides = columns.pad_lo, columns.pad_hi
+        return RowRule(
+            (RowsRead(rows), *(None,) * (len(ins) - 1)),
+            lambda place: own.with_padding((place.above, place.below, *sides)),
+        )
+
+    def sums(self, *arrays: np.ndarray, scalars: Scalars) -> np.ndarray:
+        """Of what `carries`: the sums of some rows, float64, (one or two, channels)."""
+        found = self.reference(*arrays, scalars=scalars)
+        return np.stack([np.asarray(one, np.float64).reshape(-1) for one in found])
+
+    def from_sums(
+        self, sums: np.ndarray, pixels: int, others: Sequence[np.ndarray]
+    ) -> tuple[np.ndarray, ...]:
+        """Of what `carries`: the outputs, from the sums over `pixels` of each channel, and from
+        the inputs that have no rows.
+        """
+        return tuple(sums.copy())
+
+    def samples_apart(
+        self, read: Sequence[int], ins: Sequence[Shape], outs: Sequence[Shape], count: int
+    ) -> bool:
+        """Whether what belongs to a sample in the outputs follows from what belongs to it in the
+        inputs, in the same place along the first axis.
+
+        Args:
+            read: positions of the inputs that have samples.
+            ins, outs: shapes of all inputs and outputs.
+            count: samples of the batch.
+        """
+        return list(read) == [0] and (self.by_image or self.window() is not None)
+
+
+class OverWindows(Op):
+    """An operation over windows, or the gradient of one: its `geometry` has padding of four sides.
+
+    A band has the padding that lies outside the image above and below it; a tile that of all sides.
+    """
+
+    __slots__ = ()
+    geometry: Any
+
+    def with_padding(self, padding: Sides) -> Any:
+        """The same operation over an image, or a part of one, with other padding."""
+        own: Any = self
+        return replace(own, geometry=replace(self.geometry, padding=padding))
+
+    def on_rows(self, place: RowPlace) -> Any:
+        """The operation of a band of rows."""
+        return self.with_padding((place.above, place.below, *self.geometry.padding[2:]))
+
+    def giving_rows(self, place: RowPlace) -> Any:
+        """The operation of a band, of one that has the size of its result as `size`."""
+        found = self.on_rows(place)
+        return replace(found, size=(place.rows.extent, found.size[1]))
+
+
+def row_rule_of(op: Any, ins: Sequence[Spec]) -> RowRule | None:
+    """The row rule of an operation over inputs of these shapes; None where it has none, or where
+    these are not images, or where a trace has no kernels.
+    """
+    if not isinstance(op, Op) or not ins or len(ins[0].shape) != op.image_axes:
+        return None
+    return op.row_rule(ins)
+
+
+def is_pointwise(op: Op) -> bool:
+    """Whether it works pixel by pixel on all of its inputs."""
+    return op.window() == PIXEL and not hasattr(op, "with_padding")
+
+
+def can_be_tiled(op: Any) -> bool:
+    """Whether a tile of its output is computed as the whole is, from a tile of its input."""
+    return isinstance(op, Op) and (
+        is_pointwise(op) or (op.window() is not None and hasattr(op, "with_padding"))
+    )
+
+
+def why_untiled(op: Any) -> str:
+    """Why an operation cannot be tiled, in words."""
+    return getattr(op, "untiled", "") or (
+        "it has no tile rule (`window`, and `with_padding` if it has windows)"
+    )
+
+
+def elements_apart(read: Sequence[int], ins: Sequence[Shape]) -> bool:
+    """`Op.samples_apart` of an operation on single elements: inputs of samples have the axes of the
+    output, and others are repeated along its first one.
+    """
+    rank = max(map(len, ins))
+    return all(
+        len(shape) == rank if position in read else len(shape) < rank or shape[0] == 1
+        for position, shape in enumerate(ins)
+    )
 
 
 def computed_by(op: Any) -> Any:

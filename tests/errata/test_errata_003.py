@@ -21,7 +21,6 @@ from unit.test_sft import Residual, figure_6, operators
 from ooctrain import nn
 from ooctrain.layers.pooling import MaxPool2d, PoolGeometry
 from ooctrain.rewrite.tile.dimensions import DIMENSIONS, LoopNest, TensorLoops
-from ooctrain.rewrite.tile.halo import Span, read_span
 from ooctrain.rewrite.tile.sft import (
     find_segments,
     ft_dimensions,
@@ -29,7 +28,7 @@ from ooctrain.rewrite.tile.sft import (
     need_bytes,
     tile_spans_of,
 )
-from ooctrain.step.op import Window
+from ooctrain.step.rows import Span, Window, read_span
 
 # --------------------------------------------------------------------------------------------------
 # -------

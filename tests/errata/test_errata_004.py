@@ -24,7 +24,7 @@ from ooctrain.sched.planning.offloadable import Offloadable, offloadable_storage
 from ooctrain.sched.planning.question import Question
 from ooctrain.split import boundaries
 from ooctrain.step.machine import Machine
-from ooctrain.step.op import Window
+from ooctrain.step.rows import Window
 
 UNIT = Machine("unit", 1, 1, link_bytes_per_us=1, link="duplex")
 

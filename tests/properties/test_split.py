@@ -19,7 +19,7 @@ from ooctrain import functional as F
 from ooctrain.engine.incore import run_trace
 from ooctrain.split.boundaries import allowed, paddings, sizes
 from ooctrain.split.model import SplitModel
-from ooctrain.step.op import Window
+from ooctrain.step.rows import Window
 from ooctrain.testing.check_split import SPLIT_LAWS, check_split
 
 SCALARS = {"lr": 0.5, "step": 0, "seed": 0}

@@ -16,7 +16,7 @@ from ooctrain import nn
 from ooctrain.cli import main
 from ooctrain.errors import OoctrainError
 from ooctrain.rewrite.tile import tile
-from ooctrain.step.op import Window
+from ooctrain.step.rows import Window
 from ooctrain.step.trace import Trace
 
 

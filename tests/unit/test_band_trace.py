@@ -23,12 +23,11 @@ from ooctrain.layers.resampling import Upsample, UpsampleGrad
 from ooctrain.rewrite import apply_rewrites
 from ooctrain.rewrite.tile import tile, tile_by_name
 from ooctrain.rewrite.tile.frontier import computable, even_cuts, rounded
-from ooctrain.rewrite.tile.halo import Read, Span
 from ooctrain.rewrite.tile.on_rows import OnRows
-from ooctrain.rewrite.tile.row_rules import RowPlace, RowsRead, ScaledRows, row_rule_of
 from ooctrain.sched.budget import trace_minimum_bytes, trace_peak_bytes
 from ooctrain.step.blocks import tensor_of
-from ooctrain.step.op import Spec, Window
+from ooctrain.step.op import Spec, row_rule_of
+from ooctrain.step.rows import Read, RowPlace, RowsRead, ScaledRows, Span, Window
 from ooctrain.step.trace import Trace
 
 
@@ -74,7 +73,7 @@ def test_a_band_of_a_resized_image_is_made_of_the_rows_that_it_reads(how, size):
             expected = whole[:, :, lo:hi]
             if read.inside.extent:
                 place = RowPlace(0, Span(lo, hi), read.pad_lo, read.pad_hi, whole.shape)
-                (found,) = rule.cut(op, place).reference(
+                (found,) = rule.cut(place).reference(
                     x[:, :, read.inside.lo : read.inside.hi], scalars={}
                 )
                 assert found == pytest.approx(expected, rel=1e-12, abs=1e-12), (op, lo, hi)
@@ -315,7 +314,7 @@ def test_an_average_that_counts_cells_of_the_image_is_named() -> None:
     trace = chain_trace(nn.Sequential(*layers), (1, 3, 12, 12))
     with pytest.raises(ConfigError, match=r"'1\.grad' cannot run in bands") as caught:
         tile(trace, (2, 1), halo="keep")
-    assert "row_rules.py" in caught.value.fix
+    assert "with_padding" in caught.value.fix
     tile(trace, (2, 1)).check()
 
 

@@ -19,7 +19,6 @@ from ooctrain.layers.kernels.row_blocks import RowBlocks, row_blocks, rows_of_bl
 from ooctrain.layers.losses import TotalLoss
 from ooctrain.layers.reduction import ChannelSum
 from ooctrain.rewrite.tile.carried_sums import (
-    OF_IMAGES,
     CarriedSum,
     CarriedTotal,
     rows_together,
@@ -42,7 +41,7 @@ def inputs_of(op: Op, shape: Sequence[int]) -> list[np.ndarray]:
     """A gradient, an input, statistics, a mask."""
     rng = np.random.default_rng(0)
     x, dy, y = (rng.standard_normal(shape).astype("float32") for _ in range(3))
-    vectors = shape[:2] if isinstance(op, OF_IMAGES) else shape[1:2]
+    vectors = shape[:2] if op.carries == "image" else shape[1:2]
     mean, inv_std = (rng.uniform(0.5, 2, vectors).astype("float32") for _ in range(2))
     if isinstance(op, BatchNormStats | InstanceNormStats | ChannelSum):
         return [x]
@@ -81,7 +80,7 @@ def carried(
 def _of_band(op: Op, array: np.ndarray, image: int, lo: int, hi: int) -> np.ndarray:
     if array.ndim == 4:
         return array[image : image + 1, :, lo:hi]
-    return array[image : image + 1] if isinstance(op, OF_IMAGES) else array
+    return array[image : image + 1] if op.carries == "image" else array
 
 
 def check(name: str, shape: tuple[int, ...], cuts: Sequence[int], device: Device) -> None:

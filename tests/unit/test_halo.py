@@ -7,19 +7,14 @@ import pytest
 from hypothesis import given
 
 from ooctrain.rewrite.tile.halo import (
-    Read,
-    Span,
     chain_reads,
     extents,
     out_extent,
-    reach,
-    read_span,
     split_evenly,
     tile_spans,
     whole_reads,
 )
-from ooctrain.rewrite.tile.row_rules import RowsRead
-from ooctrain.step.op import Window
+from ooctrain.step.rows import Read, RowsRead, Span, Window, read_span
 
 SAME_3 = Window(kernel=3, pad_lo=1, pad_hi=1)
 POOL_3_2_1 = Window(kernel=3, stride=2, pad_lo=1, pad_hi=1)
@@ -88,7 +83,7 @@ def test_read_span_is_what_the_outputs_touch(
         assert read.pad_lo == max(-min(touched), 0)
         assert read.pad_hi == max(max(touched) + 1 - extent, 0)
         padded = read.pad_lo + read.inside.extent + read.pad_hi
-        assert (padded - reach(window)) // window.stride + 1 == outputs.extent
+        assert (padded - window.reach) // window.stride + 1 == outputs.extent
 
 
 @given(st.lists(windows, min_size=1, max_size=4), st.integers(8, 40), st.integers(1, 12))
@@ -105,7 +100,7 @@ def test_tiles_of_a_chain(chain: list[Window], extent: int, parts: int) -> None:
         for read, target, window in zip(reads, written, chain, strict=True):
             assert read.inside.extent > 0
             padded = read.pad_lo + read.inside.extent + read.pad_hi
-            assert (padded - reach(window)) // window.stride + 1 == target.extent
+            assert (padded - window.reach) // window.stride + 1 == target.extent
 
 
 def test_padding_only_tiles_join_their_neighbours() -> None:

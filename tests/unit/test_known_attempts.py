@@ -34,7 +34,7 @@ from ooctrain.course.puzzles.tile_puzzles import (
     true_readers,
 )
 from ooctrain.errors import ConfigError
-from ooctrain.step.op import Window
+from ooctrain.step.rows import Window
 
 
 def worth(name, answer):

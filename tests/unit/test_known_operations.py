@@ -22,10 +22,8 @@ from support.op_samples import SAMPLES
 from ooctrain.errors import OoctrainError, ShapeError
 from ooctrain.layers.kernels.cpu.table import CPU
 from ooctrain.layers.kernels.cuda.table import CUDA
-from ooctrain.rewrite.tile.halo import Span
-from ooctrain.rewrite.tile.row_rules import RowPlace, row_rule_of
-from ooctrain.rewrite.tile.tile_rules import Place, obstacle, rule_of
-from ooctrain.step.op import Op, Spec
+from ooctrain.step.op import Op, Spec, can_be_tiled, row_rule_of, why_untiled
+from ooctrain.step.rows import RowPlace, Span, TilePlace
 
 SCALARS = {"lr": 0.5, "step": 3, "seed": 7, "momentum": 0.25, "beta1": 0.75, "beta2": 0.875}
 KINDS = {
@@ -72,16 +70,14 @@ def rows_of(op: Op, ins: list[Spec], outs: tuple[Spec, ...]) -> list[object]:
                 with suppress(AttributeError):
                     found.append([read.computable(rows, extent) for rows in (1, 2, extent)])
         with suppress(AttributeError, ValueError):
-            found.append(rule.cut(op, RowPlace(0, Span(lo, hi), above, below, full)))
+            found.append(rule.cut(RowPlace(0, Span(lo, hi), above, below, full)))
     return found
 
 
 def tiles_of(op: Op, ins: list[Spec]) -> list[object]:
-    rule = rule_of(op)
-    if rule is None or len(ins[0].shape) != 4:
-        return [obstacle(op)]
-    cut = rule.cut(op, Place((1, 0, 0, 2), (1, 3), ins[0].shape))
-    return [rule.windows(op), cut]
+    if not can_be_tiled(op) or len(ins[0].shape) != 4:
+        return [why_untiled(op)]
+    return [op.window(), op.on_tile(TilePlace((1, 0, 0, 2), (1, 3), ins[0].shape))]
 
 
 def row_of(op: Op, arrays: tuple[np.ndarray, ...]) -> known.Row:

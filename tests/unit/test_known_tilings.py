@@ -24,7 +24,6 @@ from ooctrain.engine.tensor import Tensor
 from ooctrain.errors import OoctrainError
 from ooctrain.rewrite.tile.choose import best_way, movable_choices, tilings_of
 from ooctrain.rewrite.tile.dimensions import loop_nest
-from ooctrain.rewrite.tile.halo import Span
 from ooctrain.rewrite.tile.offers import OperatorTimes
 from ooctrain.rewrite.tile.operators import dominators, operators_of, post_dominators
 from ooctrain.rewrite.tile.segment_costs import (
@@ -61,6 +60,7 @@ from ooctrain.rewrite.tile.tiling import (
 from ooctrain.sched.planning.question import Question
 from ooctrain.sched.schedule import BYTES
 from ooctrain.step.op import Spec
+from ooctrain.step.rows import Span
 from ooctrain.step.trace import Trace
 from ooctrain.tracing import trace
 

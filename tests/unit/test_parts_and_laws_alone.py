@@ -22,9 +22,8 @@ from ooctrain import functional as F
 from ooctrain import nn
 from ooctrain.devices.cuda.device_array import DeviceArray
 from ooctrain.rewrite.tile.frontier import frontier_before
-from ooctrain.rewrite.tile.row_rules import RowsRead
 from ooctrain.split.boundaries import drawn, even_cuts, middle, wiggle
-from ooctrain.step.op import Window
+from ooctrain.step.rows import RowsRead, Window
 from ooctrain.testing.allocator_client import difference
 from ooctrain.testing.allocator_draws import programs
 from ooctrain.testing.fake_driver import FakeDriver

@@ -25,7 +25,6 @@ from ooctrain.layers.relu import ReLU
 from ooctrain.layers.softmax import SoftmaxAlong
 from ooctrain.rewrite import apply_rewrites
 from ooctrain.rewrite.tile.dimensions import WHOLE, loop_nest
-from ooctrain.rewrite.tile.halo import Span
 from ooctrain.rewrite.tile.offers import Offer
 from ooctrain.rewrite.tile.operators import dominators, operators_of, post_dominators
 from ooctrain.rewrite.tile.sft import (
@@ -38,13 +37,13 @@ from ooctrain.rewrite.tile.sft import (
     tile_spans_of,
 )
 from ooctrain.rewrite.tile.sft_planner import Sft, at_least_bytes, tile_bytes
-from ooctrain.rewrite.tile.tile_rules import rule_of
 from ooctrain.sched.budget import trace_peak_bytes
 from ooctrain.sched.planning.question import Question
 from ooctrain.sched.schedule import BYTES
 from ooctrain.step.builder import TraceBuilder
-from ooctrain.step.op import Op, Spec, Window
+from ooctrain.step.op import Op, Spec, can_be_tiled
 from ooctrain.step.presets import rtx2080ti
+from ooctrain.step.rows import Span, Window
 
 IMAGE = Spec((2, 3, 8, 8))
 CONV = Conv2d(Geometry((1, 1), (1, 1, 1, 1)), (3, 3), "direct")
@@ -341,6 +340,6 @@ def test_what_no_list_goes_below_counts_nothing_that_is_made_and_read_in_a_segme
 
 def test_a_norm_has_a_tile_rule_where_nothing_but_its_statistics_goes_in() -> None:
     """And these stand still. With those of the batch, a residual or a ReLU there is none."""
-    assert rule_of(BatchNormApply(batch_stats=False)) is not None
+    assert can_be_tiled(BatchNormApply(batch_stats=False))
     for more in ({"batch_stats": True}, {"relu": True}, {"residual": True}):
-        assert rule_of(BatchNormApply(**{"batch_stats": False, **more})) is None
+        assert not can_be_tiled(BatchNormApply(**{"batch_stats": False, **more}))

@@ -12,8 +12,8 @@ import ooctrain as oc
 from ooctrain import nn
 from ooctrain.sched.budget import trace_minimum_bytes, trace_peak_bytes
 from ooctrain.step.machine import call_durations_ns
-from ooctrain.step.op import Window
 from ooctrain.step.presets import rtx2080ti
+from ooctrain.step.rows import Window
 from ooctrain.step.trace import Trace
 from ooctrain.units import GIB
 

@@ -11,9 +11,15 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from zoo.planting import plant, with_bug
+from zoo.planting import plant
 
-from ooctrain.rewrite.tile import band_rows, banded_calls, bands, frontier, on_rows, row_rules
+from ooctrain.layers.dropout import Dropout
+from ooctrain.layers.pooling import MaxPool2dGrad
+from ooctrain.layers.regions import Slice
+from ooctrain.layers.resampling import Upsample
+from ooctrain.rewrite.tile import band_rows, banded_calls, bands, frontier, on_rows
+from ooctrain.step.op import OverWindows
+from ooctrain.step.rows import RowsRead
 
 Plant = Callable[[pytest.MonkeyPatch], None]
 WEAVER, ROWS = bands._BandWeaver, band_rows.BandRows
@@ -22,27 +28,6 @@ WEAVER, ROWS = bands._BandWeaver, band_rows.BandRows
 def _slip(owner: Any, name: str, piece: str, wrong: str) -> Plant:
     """Changes a piece of a function's text."""
     return lambda patch: plant(patch, owner, name, piece, wrong) and None
-
-
-def _slip_of_cut(name: str, piece: str, wrong: str) -> Plant:
-    """Changes a function that rules hold: each rule made later holds the changed one."""
-
-    def planted(patch: pytest.MonkeyPatch) -> None:
-        patch.setattr(row_rules, name, with_bug(getattr(row_rules, name), piece, wrong))
-
-    return planted
-
-
-def _slip_of_rule(name: str, piece: str, wrong: str) -> Plant:
-    """Changes a row rule, also in the table of rules."""
-
-    def planted(patch: pytest.MonkeyPatch) -> None:
-        right = getattr(row_rules, name)
-        changed = with_bug(right, piece, wrong)
-        table = {op: changed if rule is right else rule for op, rule in row_rules.ROW_RULES.items()}
-        patch.setattr(row_rules, "ROW_RULES", table)
-
-    return planted
 
 
 #: Of a segment that ends with a product, which no case of properties/test_bands.py does.
@@ -81,7 +66,7 @@ BAND_BUGS: dict[str, Plant] = {
         WEAVER, "backward", "reversed(self.numbers)", "self.numbers"
     ),
     "gradients gathered from one row too few": _slip(
-        row_rules.RowsRead, "_gathered", "// w.stride + 1)", "// w.stride)"
+        RowsRead, "_gathered", "// w.stride + 1)", "// w.stride)"
     ),
     "weight gradients over kept rows": _slip(
         WEAVER, "_run_call", "Span(frontier[t], frontier[t + 1])",
@@ -103,7 +88,7 @@ BAND_BUGS: dict[str, Plant] = {
         ROWS, "source", " and rows.hi <= part.rows.hi", ""
     ),
     "dilation forgotten": _slip(
-        frontier, "computable", "- reach(window)) //", "- window.kernel) //"
+        frontier, "computable", "- window.reach) //", "- window.kernel) //"
     ),
     "rows between windows come later": _slip(
         frontier, "computable", "min(ended, begun, outputs)", "min(ended, outputs)"
@@ -111,13 +96,14 @@ BAND_BUGS: dict[str, Plant] = {
     "a band of padding alone": _slip(
         frontier, "computable", " and reaches_image else 0", " else 0"
     ),
-    "the padding of the layer in each band": _slip_of_cut(
-        "_with_geometry", "place.above, place.below, left, right", "op.geometry.padding"
+    "the padding of the layer in each band": _slip(
+        OverWindows, "on_rows", "(place.above, place.below, *self.geometry.padding[2:])",
+        "self.geometry.padding",
     ),
-    "dropout of the first rows": _slip_of_cut("_with_offset", "h + place.rows.lo", "h"),
-    "dropout of the first image": _slip_of_cut("_with_offset", "n + place.image", "n"),
-    "pool index of rows above": _slip_of_rule(
-        "_max_pool2d_grad", "(gathered, gathered)",
+    "dropout of the first rows": _slip(Dropout, "_on_rows", "h + place.rows.lo", "h"),
+    "dropout of the first image": _slip(Dropout, "_on_rows", "n + place.image", "n"),
+    "pool index of rows above": _slip(
+        MaxPool2dGrad, "row_rule", "(gathered, gathered)",
         "(gathered, RowsRead(replace(gathered.window, pad_lo=gathered.window.pad_lo + 1), True))",
     ),
     "the input that is farthest ahead decides at a join": _slip(
@@ -135,10 +121,10 @@ BAND_BUGS: dict[str, Plant] = {
     "weight gradients of a transposed convolution by its output": _slip(
         banded_calls, "_backward_rows", "forward.ins[0] if over_input else ", ""
     ),
-    "the first channels of a concatenation": _slip_of_cut(
-        "_of_rows", "(0, op.start[1], 0, op.start[3])", "(0, 0, 0, op.start[3])"
+    "the first channels of a concatenation": _slip(
+        Slice, "_on_rows", "(0, self.start[1], 0, self.start[3])", "(0, 0, 0, self.start[3])"
     ),
-    "upsampled as a window": _slip_of_rule("_upsample", ", gathers=True", ""),
+    "upsampled as a window": _slip(Upsample, "row_rule", ", gathers=True", ""),
     "an upsampled border half-way": _slip(
         frontier, "computable", "rows * window.stride - window.pad_lo, outputs",
         "rows * window.stride + 1, outputs",
@@ -150,9 +136,9 @@ BAND_BUGS: dict[str, Plant] = {
         WEAVER, "_run_call", "self._write_zeros(run, call, image, rows)", "return"
     ),
     "rows between windows counted twice": _slip(
-        row_rules.RowsRead, "_gathered",
+        RowsRead, "_gathered",
         "min(outputs, (rows.hi - 1 + w.pad_lo) // w.stride + 1)",
-        "min(outputs, (rows.hi - 1 + w.pad_lo + w.stride - reach(w)) // w.stride + 1)",
+        "min(outputs, (rows.hi - 1 + w.pad_lo + w.stride - w.reach) // w.stride + 1)",
     ),
     "pool index of another band": _slip(
         WEAVER, "_read_forward", "run.parts[v] = [*run.parts.get(v, []), part]",
@@ -161,8 +147,8 @@ BAND_BUGS: dict[str, Plant] = {
     "gradient of a padding by the borders of its output": _slip(
         banded_calls, "_backward_rows", " or len(extents) > 1", ""
     ),
-    "gradient of a padding from the top": _slip_of_rule(
-        "_slice", "Window(pad_lo=-op.start[2])", "Window()"
+    "gradient of a padding from the top": _slip(
+        Slice, "row_rule", "Window(pad_lo=-self.start[2])", "Window()"
     ),
 }  # fmt: skip
 

@@ -12,10 +12,12 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from zoo.planting import plant, plant_everywhere, with_bug
+from zoo.planting import plant, plant_everywhere
 
 from ooctrain.layers.kernels.cpu import carried_sums as kernels
-from ooctrain.rewrite.tile import bands, row_rules, tiling
+from ooctrain.layers.resampling import Upsample, UpsampleGrad
+from ooctrain.rewrite.tile import bands, tiling
+from ooctrain.step.rows import ScaledRows
 
 Plant = Callable[[pytest.MonkeyPatch], None]
 
@@ -27,18 +29,6 @@ def _slip(owner: Any, name: str, piece: str, wrong: str) -> Plant:
 
 def _slip_everywhere(owner: Any, name: str, piece: str, wrong: str) -> Plant:
     return lambda patch: plant_everywhere(patch, owner, name, piece, wrong) and None
-
-
-def _slip_of_rule(name: str, piece: str, wrong: str) -> Plant:
-    """Changes a row rule in its table."""
-
-    def planted(patch: pytest.MonkeyPatch) -> None:
-        right = getattr(row_rules, name)
-        changed, rules = with_bug(right, piece, wrong), row_rules.ROW_RULES.items()
-        table = {op: changed if rule is right else rule for op, rule in rules}
-        patch.setattr(row_rules, "ROW_RULES", table)
-
-    return planted
 
 
 CLASS_LOSS_BUGS: dict[str, Plant] = {
@@ -58,7 +48,7 @@ CLASS_LOSS_BUGS: dict[str, Plant] = {
     ),
     "rows of two bands both counted": _slip(
         bands._BandWeaver, "_run_call", "rows = Span(frontier[t], frontier[t + 1])",
-        "rows = Span(max(frontier[t] - isinstance(call.op, CARRIED), 0), frontier[t + 1])",
+        "rows = Span(max(frontier[t] - bool(call.op.carries), 0), frontier[t + 1])",
     ),
     "pixels of the first image": _slip(
         kernels, "add", "(place[0] * shape[1] + place[1])", "(place[1])"
@@ -78,29 +68,30 @@ CLASS_LOSS_BUGS: dict[str, Plant] = {
 }  # fmt: skip
 
 SCALED_BUGS: dict[str, Plant] = {
-    "odd start of an upsampled band": _slip_of_rule(
-        "_upsample", "after + place.rows.lo, whole", "(after + place.rows.lo) // 2 * 2, whole"
+    "odd start of an upsampled band": _slip(
+        Upsample, "row_rule",
+        "after + place.rows.lo, whole", "(after + place.rows.lo) // 2 * 2, whole"
     ),
-    "what a band reads begins with row 0": _slip_of_rule(
-        "_upsample", "first = before + read.first(place.rows.lo, rows)", "first = before"
+    "what a band reads begins with row 0": _slip(
+        Upsample, "row_rule", "first = before + read.first(place.rows.lo, rows)", "first = before"
     ),
-    "weights of the band's own size": _slip_of_rule(
-        "_upsample", "place=(first, size, after + place.rows.lo, whole)", "place=()"
+    "weights of the band's own size": _slip(
+        Upsample, "row_rule", "place=(first, size, after + place.rows.lo, whole)", "place=()"
     ),
     "the row below is not read": _slip(
-        row_rules.ScaledRows, "_stop_of", "lower + 2", "lower + 1"
+        ScaledRows, "_stop_of", "lower + 2", "lower + 1"
     ),
-    "the gradient of the band's first rows": _slip_of_rule(
-        "_upsample_grad", "(before + place.rows.lo, size", "(before, size"
+    "the gradient of the band's first rows": _slip(
+        UpsampleGrad, "row_rule", "(before + place.rows.lo, size", "(before, size"
     ),
-    "gradients from row 0 on": _slip_of_rule(
-        "_upsample_grad", "first = after + read.read(place.rows, outputs).inside.lo",
+    "gradients from row 0 on": _slip(
+        UpsampleGrad, "row_rule", "first = after + read.read(place.rows, outputs).inside.lo",
         "first = after",
     ),
     "one reader fewer above": _slip(
-        row_rules.ScaledRows, "read", "before + rows.lo, key", "before + rows.lo + 1, key"
+        ScaledRows, "read", "before + rows.lo, key", "before + rows.lo + 1, key"
     ),
     "one reader fewer below": _slip(
-        row_rules.ScaledRows, "read", "before + rows.hi, key", "before + rows.hi - 1, key"
+        ScaledRows, "read", "before + rows.hi, key", "before + rows.hi - 1, key"
     ),
 }  # fmt: skip

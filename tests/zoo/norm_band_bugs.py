@@ -12,17 +12,25 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from zoo.planting import plant, plant_everywhere, with_bug
+from zoo.planting import plant, plant_everywhere
 
-from ooctrain.layers.batch_norm import BatchNormUpdate
+from ooctrain.layers import batch_norm
+from ooctrain.layers.batch_norm import (
+    BatchNormGradApply,
+    BatchNormGradReduce,
+    BatchNormStats,
+    BatchNormUpdate,
+)
+from ooctrain.layers.instance_norm import InstanceNormGradApply
 from ooctrain.layers.kernels.cpu import carried_sums as kernels
+from ooctrain.layers.losses import MeanError, MeanErrorGrad
+from ooctrain.layers.pooling import AdaptiveAvgPool2d, AdaptiveAvgPool2dGrad
 from ooctrain.rewrite.tile import (
     band_rows,
     banded_calls,
     bands,
     carried_sums,
     carried_totals,
-    row_rules,
     writer,
 )
 
@@ -38,40 +46,14 @@ def _slip_everywhere(owner: Any, name: str, piece: str, wrong: str) -> Plant:
     return lambda patch: plant_everywhere(patch, owner, name, piece, wrong) and None
 
 
-def _slip_of_loss(name: str, piece: str, wrong: str) -> Plant:
-    """Changes the row rule of a loss in its table."""
-
-    def planted(patch: pytest.MonkeyPatch) -> None:
-        right = getattr(row_rules, name)
-        changed = with_bug(right, piece, wrong)
-        table = {o: changed if r is right else r for o, r in row_rules.LOSS_RULES.items()}
-        patch.setattr(row_rules, "LOSS_RULES", table)
-
-    return planted
-
-
-def _slip_of_rule(name: str, piece: str, wrong: str) -> Plant:
-    """Changes a row rule in its table."""
-
-    def planted(patch: pytest.MonkeyPatch) -> None:
-        right = getattr(row_rules, name)
-        changed = with_bug(right, piece, wrong)
-        table = {
-            op: changed if rule is right else rule for op, rule in row_rules.NORM_RULES.items()
-        }
-        patch.setattr(row_rules, "NORM_RULES", table)
-
-    return planted
-
-
 def _means_of_band_means(patch: pytest.MonkeyPatch) -> None:
     """Each band's mean counts alike, however many rows it has."""
-    right = carried_sums._sums_of
+    right = BatchNormStats.sums
 
-    def wrong(op: Any, arrays: Any, scalars: Any) -> Any:
-        return right(op, arrays, scalars) / arrays[0].shape[2] * 26 / 4
+    def wrong(op: Any, x: Any, *, scalars: Any) -> Any:
+        return right(op, x, scalars=scalars) / x.shape[2] * 26 / 4
 
-    patch.setattr(carried_sums, "_sums_of", wrong)
+    patch.setattr(BatchNormStats, "sums", wrong)
 
 
 def _statistics_that_move_with_each_band(patch: pytest.MonkeyPatch) -> None:
@@ -97,28 +79,28 @@ NORM_BAND_BUGS: dict[str, Plant] = {
     ),
     "mean of band means": _means_of_band_means,
     "float32 sums of squares": _slip(
-        carried_sums, "_sums_of", "arrays[0].astype(np.float64)", "arrays[0].astype(np.float32)"
+        batch_norm, "moments", "x.astype(np.float64)", "x.astype(np.float32)"
     ),
     "running statistics moved three times": _statistics_that_move_with_each_band,
     "halo rows counted": _slip(
         bands._BandWeaver, "_run_call", "rows = Span(frontier[t], frontier[t + 1])",
-        "rows = Span(max(frontier[t] - isinstance(call.op, CARRIED), 0), frontier[t + 1])",
+        "rows = Span(max(frontier[t] - bool(call.op.carries), 0), frontier[t + 1])",
     ),
     "means of the two sums over the band": _slip(
-        row_rules, "_over_the_batch", "over=op.over or n * h * w", "over=0"
+        BatchNormGradApply, "_on_rows", "over=self.over or n * h * w", "over=0"
     ),
     "means of the two sums over one image": _slip(
-        row_rules, "_over_the_batch", "over=op.over or n * h * w", "over=h * w"
+        BatchNormGradApply, "_on_rows", "over=self.over or n * h * w", "over=h * w"
     ),
     "instance norm over the batch": _slip(
-        row_rules, "_over_the_image", "over=op.over or h * w", "over=place.full[0] * h * w"
+        InstanceNormGradApply, "_on_rows", "over=self.over or h * w", "over=place.full[0] * h * w"
     ),
     "statistics of the first image": _slip(
         band_rows.BandRows, "of_image", "(image, *(0", "(0, *(0"
     ),
     "sums of the first image": _slip(
         carried_sums.CarriedSum, "reference",
-        "self.place[0] if isinstance(self.op, OF_IMAGES) else 0", "0",
+        "self.place[0] if self.op.carries == \"image\" else 0", "0",
     ),
     "the variance around zero": _slip(
         carried_sums.CarriedTotal, "reference", "square - mean * mean", "square"
@@ -135,8 +117,8 @@ NORM_BAND_BUGS: dict[str, Plant] = {
     "sums going backward begin with rows that are not there": _slip_everywhere(
         banded_calls, "banded_calls", "upwards=True", "upwards=False"
     ),
-    "the mask of a fused gradient is not cut": _slip_of_rule(
-        "_batch_grad_reduce", "(SAME,) * op.mask", "(None,) * op.mask"
+    "the mask of a fused gradient is not cut": _slip(
+        BatchNormGradReduce, "row_rule", "(SAME,) * self.mask", "(None,) * self.mask"
     ),
     "recomputation with new statistics": _slip(
         bands._BandWeaver, "_run_again", "leading_to(self.calls.forward, read, self.waiting)",
@@ -163,21 +145,21 @@ NORM_BAND_BUGS: dict[str, Plant] = {
 
 #: Of losses and means; tests/properties/test_bands_of_losses.py kills them.
 LOSS_BAND_BUGS: dict[str, Plant] = {
-    "the mean of a loss over the band": _slip_of_loss(
-        "_mean_error", "over=op.over or size", "over=0"
+    "the mean of a loss over the band": _slip(
+        MeanError, "row_rule", "over=size", "over=0"
     ),
-    "the gradient of a mean over the band": _slip_of_loss(
-        "_mean_error_grad", "over=op.over or size", "over=0"
+    "the gradient of a mean over the band": _slip(
+        MeanErrorGrad, "row_rule", "over=size", "over=0"
     ),
     "a loss of the last band": _slip_everywhere(
         carried_totals, "add_part", "add_up(v, part, run.steps, run.totals, run.phase)",
         "run.totals[v] = part",
     ),
-    "a pooling that means over the band": _slip_of_loss(
-        "_global_pool", "lambda op, place: mean", "lambda op, place: Sum((2, 3), 1 / 32)"
+    "a pooling that means over the band": _slip(
+        AdaptiveAvgPool2d, "row_rule", "lambda place: mean", "lambda place: Sum((2, 3), 1 / 32)"
     ),
-    "the gradient of a pooling without its share": _slip_of_loss(
-        "_global_pool_grad", "1 / math.prod(op.size)", "1.0"
+    "the gradient of a pooling without its share": _slip(
+        AdaptiveAvgPool2dGrad, "row_rule", "1 / math.prod(self.size)", "1.0"
     ),
     "the pooled gradient of the first image": _slip(
         band_rows.BandRows, "of_image", "(image, *(0", "(0, *(0"
@@ -185,8 +167,8 @@ LOSS_BAND_BUGS: dict[str, Plant] = {
     "pooled into the first image": _slip_everywhere(
         carried_totals, "add_part", "start = (image, ", "start = (0, "
     ),
-    "all images pooled together": _slip_of_loss(
-        "_global_pool", "adds_images=False", "adds_images=True"
+    "all images pooled together": _slip(
+        AdaptiveAvgPool2d, "row_rule", "adds_images=False", "adds_images=True"
     ),
 }  # fmt: skip
 

@@ -28,9 +28,8 @@ from zoo.tile_bugs import BUGS
 from ooctrain import manual_seed, nn
 from ooctrain.engine.incore import Mode
 from ooctrain.errors import OoctrainError
-from ooctrain.rewrite.tile import row_rules
-from ooctrain.rewrite.tile.halo import Read, Span
-from ooctrain.step.op import Window
+from ooctrain.step import rows as row_rules
+from ooctrain.step.rows import Read, Span, Window
 
 
 def plain_tests() -> Iterator[Callable[[], None]]:

@@ -14,9 +14,9 @@ from dataclasses import replace
 import pytest
 
 from ooctrain.layers.regions import Insert
-from ooctrain.rewrite.tile import tile_rules, tiling, weave, writer
-from ooctrain.rewrite.tile.halo import Read, Span, extents, reach, split_evenly
-from ooctrain.step.op import Window
+from ooctrain.rewrite.tile import tiling, weave, writer
+from ooctrain.rewrite.tile.halo import extents, split_evenly
+from ooctrain.step.rows import Read, Span, Window
 
 Plant = Callable[[pytest.MonkeyPatch], None]
 ReadRule = Callable[[Span, Window, int], Read]
@@ -44,21 +44,21 @@ def _clipped(first: int, stop: int, lowest: int, highest: int) -> Read:
 def _off_by_one_stop(outputs: Span, window: Window, extent: int) -> Read:
     """Takes the extent for the last index: the last row becomes padding."""
     first = outputs.lo * window.stride - window.pad_lo
-    stop = (outputs.hi - 1) * window.stride - window.pad_lo + reach(window)
+    stop = (outputs.hi - 1) * window.stride - window.pad_lo + window.reach
     return _clipped(first, stop, 0, extent - 1 if stop > extent else extent)
 
 
 def _off_by_one_start(outputs: Span, window: Window, extent: int) -> Read:
     """Counts rows from 1 where a tile touches the top: row 0 becomes padding."""
     first = outputs.lo * window.stride - window.pad_lo
-    stop = (outputs.hi - 1) * window.stride - window.pad_lo + reach(window)
+    stop = (outputs.hi - 1) * window.stride - window.pad_lo + window.reach
     return _clipped(first, stop, 1 if first < 0 < stop - 1 else 0, extent)
 
 
 def _table_4(outputs: Span, window: Window, extent: int) -> Read:
     """Paper 003's table 4 as printed: T + 2 f for stride 1, T * p for pools, no halo for these."""
     first = outputs.lo * window.stride - window.pad_lo
-    halo = reach(window) - 1 if window.stride == 1 else 0
+    halo = window.reach - 1 if window.stride == 1 else 0
     return _clipped(first, first + outputs.extent * window.stride + halo, 0, extent)
 
 
@@ -135,7 +135,7 @@ def _bias_of_the_last_tile(patch: pytest.MonkeyPatch) -> None:
 
 def _sides_swapped(patch: pytest.MonkeyPatch) -> None:
     """Padding in PyTorch's order (left, right, top, bottom)."""
-    plain = weave.Place
+    plain = weave.TilePlace
 
     def place(padding, start, full):
         top, bottom, left, right = padding
@@ -143,18 +143,14 @@ def _sides_swapped(patch: pytest.MonkeyPatch) -> None:
         same_size = top + bottom == left + right
         return plain(swapped if same_size else padding, start, full)
 
-    patch.setattr(weave, "Place", place)
+    patch.setattr(weave, "TilePlace", place)
 
 
 def _dropout_of_the_corner(patch: pytest.MonkeyPatch) -> None:
     """Each tile draws the mask of the upper left corner."""
     from ooctrain.layers.dropout import Dropout
 
-    table = {
-        **tile_rules.RULES,
-        Dropout: tile_rules.TileRule(tile_rules.RULES[Dropout].windows, lambda op, at: op),
-    }
-    patch.setattr(tile_rules, "RULES", table)
+    patch.setattr(Dropout, "on_tile", lambda op, at: op)
 
 
 def _remainder_dropped(patch: pytest.MonkeyPatch) -> None:

@@ -19,7 +19,7 @@ from ooctrain.course.puzzles.attempt import Attempt, Puzzle, Score, reason_of
 from ooctrain.course.puzzles.tape_puzzles import batch_norm
 from ooctrain.course.puzzles.tile_puzzles import true_frontier
 from ooctrain.report.charts import Piece, strips_svg
-from ooctrain.step.op import Window
+from ooctrain.step.rows import Window
 
 ARENA = 64
 

@@ -17,7 +17,7 @@ import numpy as np
 
 from ooctrain.course.puzzles.attempt import Attempt, Puzzle, Score, Wrong, attempted, wanted
 from ooctrain.report.charts import Piece, strips_svg
-from ooctrain.step.op import Window
+from ooctrain.step.rows import Window
 
 # The network of four layers in four bands.
 

@@ -4,8 +4,8 @@ A trace, a grid and the names of two layers give an ordinary trace, which planne
 simulator and executor treat like any other. A value that does not outlive its tile need not be kept
 for the whole image. There are two kinds of tiles with this property: those that compute their halo
 again, and bands of rows that keep it. Source: paper 003; bands are ours (docs/tiling.md). Read
-next: `tiling.py`, then `halo.py` (which rows), `tile_rules.py` (which operations), `segment.py`
-(which calls), `weave.py` (the new trace); of bands `row_rules.py`, `frontier.py`, `bands.py`.
+next: `tiling.py`, then `../../step/rows.py` and `halo.py` (which rows), `segment.py`
+(which calls), `weave.py` (the new trace); of bands `frontier.py`, `bands.py`.
 """
 
 from __future__ import annotations

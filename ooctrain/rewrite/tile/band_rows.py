@@ -14,10 +14,11 @@ from dataclasses import dataclass, field
 from ooctrain.errors import ConfigError
 from ooctrain.layers.combine import Concat
 from ooctrain.layers.regions import Slice
-from ooctrain.rewrite.tile.halo import Span, row_axis, start_of, with_rows
+from ooctrain.rewrite.tile.halo import row_axis, start_of, with_rows
 from ooctrain.rewrite.tile.on_rows import View
 from ooctrain.rewrite.tile.writer import TileCall, TraceWriter, Value
 from ooctrain.step.op import Op, Spec
+from ooctrain.step.rows import Span
 from ooctrain.step.trace import ITEM_BYTES, Phase, Trace
 
 #: a value, and the rows of it; None: all of it

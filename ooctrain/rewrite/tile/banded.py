@@ -36,7 +36,6 @@ from ooctrain.rewrite.tile.offers import (
 from ooctrain.rewrite.tile.operators import operators_of
 from ooctrain.rewrite.tile.segment_costs import without_rule
 from ooctrain.rewrite.tile.sft_planner import with_tiling
-from ooctrain.rewrite.tile.tile_rules import obstacle
 from ooctrain.sched.budget import trace_minimum_bytes
 from ooctrain.sched.planners.belady import Belady
 from ooctrain.sched.planners.combined import Combined
@@ -55,6 +54,7 @@ from ooctrain.sched.planning.planner import (
 from ooctrain.sched.planning.question import Question
 from ooctrain.sched.schedule import Plan
 from ooctrain.step.machine import Machine, call_durations_ns
+from ooctrain.step.op import why_untiled
 from ooctrain.step.trace import Trace
 
 #: Plans that are compared once one has fitted; fewer of long lists.
@@ -145,7 +145,7 @@ def missing_rules(trace: Trace) -> dict[str, str]:
     """{forward call that no band can contain: why}."""
     operators = operators_of(trace)
     names = set(without_rule(operators))
-    return {call.name: obstacle(call.op) for call in operators.calls if call.name in names}
+    return {call.name: why_untiled(call.op) for call in operators.calls if call.name in names}
 
 
 def offers_for(trace: Trace, machine: Machine, *, untiled: bool = True) -> list[Offer]:

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 from ooctrain.errors import ConfigError
 from ooctrain.layers.combine import Add, AddMasked
-from ooctrain.rewrite.tile.carried_sums import CARRIED, rows_together
+from ooctrain.rewrite.tile.carried_sums import rows_together
 from ooctrain.rewrite.tile.frontier import (
     Frontier,
     even_cuts,
@@ -22,10 +22,10 @@ from ooctrain.rewrite.tile.frontier import (
     frontier_before,
     rounded,
 )
-from ooctrain.rewrite.tile.row_rules import SAME, RowRule, row_rule_of
 from ooctrain.rewrite.tile.segment import check_untiled, choose_chain, named_calls
-from ooctrain.rewrite.tile.tile_rules import obstacle
 from ooctrain.step.machine import specs_of
+from ooctrain.step.op import row_rule_of, why_untiled
+from ooctrain.step.rows import SAME, RowRule
 from ooctrain.step.trace import Call, Trace
 
 
@@ -163,10 +163,10 @@ def _rule(trace: Trace, call: Call) -> RowRule:
     rule = row_rule_of(call.op, specs_of(trace, call.ins))
     if rule is None:
         raise ConfigError(
-            f"{call.name!r} cannot run in bands: {obstacle(call.op)}",
+            f"{call.name!r} cannot run in bands: {why_untiled(call.op)}",
             code="OOC-113",
-            fix="end the segment before it, or tile with halo='recompute'; a rule is a function in "
-            "rewrite/tile/row_rules.py",
+            fix="end the segment before it, or tile with halo='recompute'; of an operation of your "
+            "own: window, with_padding",
         )
     return rule
 
@@ -200,7 +200,7 @@ def _forward_rows(
 
 def _in_blocks(trace: Trace, call: Call, frontier: Frontier, upwards: bool) -> Frontier:
     """Where a kernel adds several rows at once and is to go on from band to band, whole blocks."""
-    if not isinstance(call.op, CARRIED):
+    if not call.op.carries:
         return frontier
     together = rows_together(call.op, trace.variables[call.ins[0]].shape, trace.device)
     return rounded(frontier, together, upwards)

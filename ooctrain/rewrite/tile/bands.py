@@ -30,7 +30,7 @@ from ooctrain.layers.regions import Insert
 from ooctrain.rewrite.edit import with_calls
 from ooctrain.rewrite.tile.band_rows import BandPass, BandRows, Part, Source
 from ooctrain.rewrite.tile.banded_calls import BandedCalls
-from ooctrain.rewrite.tile.carried_sums import CARRIED, CarriedSum
+from ooctrain.rewrite.tile.carried_sums import CarriedSum
 from ooctrain.rewrite.tile.carried_totals import (
     Level,
     add_part,
@@ -41,13 +41,13 @@ from ooctrain.rewrite.tile.carried_totals import (
     levels_of,
 )
 from ooctrain.rewrite.tile.frontier import Frontier
-from ooctrain.rewrite.tile.halo import Span, row_axis, start_of, with_rows
+from ooctrain.rewrite.tile.halo import row_axis, start_of, with_rows
 from ooctrain.rewrite.tile.on_rows import OnRows, View
-from ooctrain.rewrite.tile.row_rules import AnyRead, RowPlace
 from ooctrain.rewrite.tile.writer import TileCall, TraceWriter, Value, alive, positions, zeros
 from ooctrain.step.blocks import block_name, block_of
 from ooctrain.step.machine import specs_of
 from ooctrain.step.op import Op, Spec
+from ooctrain.step.rows import AnyRead, RowPlace, Span
 from ooctrain.step.trace import ITEM_BYTES, Call, Trace, Variable
 
 #: {tensor: how calls read its rows, and over which rows they run}
@@ -216,11 +216,11 @@ class _BandWeaver:
             return
         above, below = (0, 0) if reads[0] is None else (reads[0].pad_lo, reads[0].pad_hi)
         full = self.trace.variables[call.outs[0]].shape
-        carried = isinstance(call.op, CARRIED)
+        carried = bool(call.op.carries)
         if carried:
             op: Op = carried_sum(self.trace, call, (image, rows.lo), call.id in run.states)
         else:
-            op = rule.cut(call.op, RowPlace(image, rows, above, below, full))
+            op = rule.cut(RowPlace(image, rows, above, below, full))
         images = [v for v, read in zip(call.ins, reads, strict=True) if read is not None]
         in_pieces = not carried and self.rows.in_whole_groups(
             [*images, *(() if rule.reduces else call.outs)]
@@ -269,7 +269,7 @@ class _BandWeaver:
                 f"the row rule of {call.name!r} is wrong: what it reads for rows {rows} gives "
                 f"{specs[0].shape[-2] - held[0].extent + rows.extent} rows",
                 code="OOC-113",
-                fix="rewrite/tile/row_rules.py; of an operation of your own: window, with_padding",
+                fix="its row_rule; of an operation of your own: window, with_padding",
             )
         outs = tuple(
             self.rows.value(v, run.mark + self.rows.label(image, span), spec)

@@ -19,24 +19,15 @@ from typing import Any
 
 import numpy as np
 
-from ooctrain.layers.batch_norm import BatchNormGradReduce, BatchNormStats
-from ooctrain.layers.instance_norm import InstanceNormGradReduce, InstanceNormStats
+from ooctrain.layers.instance_norm import InstanceNormStats
 from ooctrain.layers.kernels.cpu.workspace import BLOCK_ROWS
 from ooctrain.layers.kernels.cuda.chunks import columns
 from ooctrain.layers.kernels.cuda.loss_space import loss_space_bytes
 from ooctrain.layers.kernels.device_tables import TABLES
 from ooctrain.layers.kernels.row_blocks import rows_of_block
-from ooctrain.layers.losses import DIVISOR_PARTS, TotalLoss, number_of
-from ooctrain.layers.reduction import ChannelSum
+from ooctrain.layers.losses import TotalLoss
 from ooctrain.step.op import Op, Spec, physical_shape, whole_lines
 
-#: Operations that can be summed so.
-CARRIED = (
-    BatchNormStats, BatchNormGradReduce, ChannelSum, InstanceNormStats, InstanceNormGradReduce,
-    TotalLoss,
-)  # fmt: skip
-#: Of these, those that sum each image by itself.
-OF_IMAGES = (InstanceNormStats, InstanceNormGradReduce)
 #: Numbers that the definitions carry for each channel of each image: two float64.
 DEFINITION_BYTES = 16
 
@@ -48,7 +39,7 @@ class CarriedSum(Op):
     Reads what `op` reads, of these rows, then the state so far unless nothing is summed yet.
 
     Args:
-        op: one of `CARRIED`.
+        op: one that `carries`.
         shape: (N, C, H, W) of the whole of its first input.
         place: image and first row of what is read now.
         state_bytes: `state_bytes(...)` on the device.
@@ -74,8 +65,8 @@ class CarriedSum(Op):
         arrays, old = (arrays[:-1], arrays[-1:]) if self.goes_on else (arrays, ())
         for before in old:
             state[:] = before
-        image = self.place[0] if isinstance(self.op, OF_IMAGES) else 0
-        sums = _sums_of(self.op, arrays, scalars)
+        image = self.place[0] if self.op.carries == "image" else 0
+        sums = self.op.sums(*arrays, scalars=scalars)
         _numbers(state, self.op, self.shape)[: len(sums), image] += sums
         return (state,)
 
@@ -103,7 +94,7 @@ class CarriedTotal(Op):
     Reads the state, then what `op` reads that has no rows.
 
     Args:
-        op: one of `CARRIED`.
+        op: one that `carries`.
         shape: (N, C, H, W) of the whole of its first input.
         outs: shapes of what it gives.
     """
@@ -122,16 +113,11 @@ class CarriedTotal(Op):
 
     def reference(self, *arrays, scalars):
         sums = _numbers(arrays[0], self.op, self.shape)
-        if not isinstance(self.op, OF_IMAGES):
+        if self.op.carries != "image":
             sums = sums[:, 0]
-        if isinstance(self.op, TotalLoss):
-            return _total_loss(self.op, sums.reshape(-1), arrays[1:])
-        if not isinstance(self.op, BatchNormStats | InstanceNormStats):
-            return tuple(sums[: len(self.outs)].copy())
-        n, _, h, w = self.shape
-        mean, square = sums / (h * w if isinstance(self.op, OF_IMAGES) else n * h * w)
-        var = np.maximum(square - mean * mean, 0)
-        return (mean, 1 / np.sqrt(var + self.op.eps), var)[: len(self.outs)]
+        n, *_, h, w = self.shape
+        pixels = h * w if self.op.carries == "image" else n * h * w
+        return self.op.from_sums(sums, pixels, arrays[1:])[: len(self.outs)]
 
     def workspace_bytes(self, ins: Sequence[Spec], outs: Sequence[Spec], threads: int) -> int:
         """Memory for variances that are not wanted."""
@@ -164,7 +150,7 @@ def state_bytes(op: Op, ins: Sequence[Spec], outs: Sequence[Spec], device: str) 
         ins, outs: those of the untiled call.
     """
     n, c = ins[0].shape[:2]
-    images = n if isinstance(op, OF_IMAGES) else 1
+    images = n if op.carries == "image" else 1
     devices = {"cpu", device}
     needed = max(TABLES[name].workspace_bytes(op, ins, outs, 1) for name in devices)
     needed = max(needed, DEFINITION_BYTES * c)
@@ -185,39 +171,17 @@ def rows_together(op: Op, shape: Sequence[int], device: str) -> int:
     if device == "cpu":
         return on_cpu
     # Multiples of the cpu's too, whose kernels can run a trace for a GPU.
-    images = n if isinstance(op, OF_IMAGES) else 1
+    images = n if op.carries == "image" else 1
     limit = columns(n * h * w // images, c, images).rows_per_chunk
     return min(h, math.lcm(on_cpu, rows_of_block(h, w, limit)))
 
 
-def _sums_of(op: Op, arrays: Sequence[np.ndarray], scalars: Any) -> np.ndarray:
-    """The definition of what is carried: one or two sums for each channel."""
-    if isinstance(op, BatchNormStats | InstanceNormStats):
-        x = arrays[0].astype(np.float64)
-        return np.stack([x.sum(axis=(0, 2, 3)), (x * x).sum(axis=(0, 2, 3))])
-    if isinstance(op, TotalLoss):
-        losses, *others = arrays
-        return np.array([[losses.sum()], [op.weight_of(*others) if op.counts else 0]], np.float64)
-    found = op.reference(*arrays, scalars=scalars)
-    return np.stack([np.asarray(one, np.float64).reshape(-1) for one in found])
-
-
 def _numbers(state: np.ndarray, op: Op, shape: Sequence[int]) -> np.ndarray:
     """The definition's state, (2, images, C)."""
-    images = shape[0] if isinstance(op, OF_IMAGES) else 1
+    images = shape[0] if op.carries == "image" else 1
     channels = 1 if isinstance(op, TotalLoss) else shape[1]
     count = 2 * images * channels
     return state[: 8 * count].view(np.float64).reshape(2, images, channels)
-
-
-def _total_loss(op: TotalLoss, sums: np.ndarray, others: Sequence[np.ndarray]) -> tuple:
-    """The definition's loss and divisor, of the sums of losses and weights."""
-    total, weight = sums
-    if not op.counts:
-        return (np.asarray(total / number_of(others[0]) if others else total),)
-    divisor = np.zeros(DIVISOR_PARTS)
-    divisor[0] = weight
-    return np.asarray(total / weight), divisor
 
 
 def _kernels(device: str) -> Any:

@@ -17,10 +17,10 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from ooctrain.layers.regions import InsertAdd
 from ooctrain.rewrite.tile.band_rows import BandPass
 from ooctrain.rewrite.tile.carried_sums import CarriedSum, CarriedTotal, state_bytes
-from ooctrain.rewrite.tile.row_rules import RowRule
 from ooctrain.rewrite.tile.writer import TileCall, TraceWriter, Value, add_up, zeros
 from ooctrain.step.machine import specs_of
 from ooctrain.step.op import Spec
+from ooctrain.step.rows import RowRule
 from ooctrain.step.trace import Call, Trace
 
 #: Calls through which bands run together.

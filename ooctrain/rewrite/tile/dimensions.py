@@ -32,8 +32,8 @@ from ooctrain.layers.pooling import AdaptiveAvgPool2d, AvgPool2d, MaxPool2d
 from ooctrain.layers.relu import Pointwise
 from ooctrain.layers.resampling import Upsample
 from ooctrain.layers.softmax import SoftmaxAlong
-from ooctrain.rewrite.tile.halo import reach
-from ooctrain.step.op import Op, Spec, Window
+from ooctrain.step.op import Op, Spec
+from ooctrain.step.rows import Window
 
 #: What the dimensions of an image are called; a matrix has the first two.
 DIMENSIONS = ("B", "C", "H", "W")
@@ -63,7 +63,7 @@ class TensorLoops:
     def delta(self, dimension: int) -> int:
         """What T iterations need beyond sigma T."""
         window = self.windows.get(dimension, Window())
-        return reach(window) - window.stride
+        return window.reach - window.stride
 
 
 @dataclass(frozen=True, slots=True)

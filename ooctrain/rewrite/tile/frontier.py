@@ -13,8 +13,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ooctrain.rewrite.tile.halo import reach, split_evenly
-from ooctrain.rewrite.tile.row_rules import AnyRead, RowsRead, ScaledRows
+from ooctrain.rewrite.tile.halo import split_evenly
+from ooctrain.step.rows import AnyRead, RowsRead, ScaledRows
 
 #: for each cut, 0 and the last row included, the number of rows that are there by then
 Frontier = tuple[int, ...]
@@ -43,10 +43,10 @@ def computable(rows: int, read: AnyRead, extent: int, outputs: int) -> int:
     window = read.window
     if read.gathers:
         return max(0, min(rows * window.stride - window.pad_lo, outputs))
-    ended = (rows + window.pad_lo - reach(window)) // window.stride + 1
+    ended = (rows + window.pad_lo - window.reach) // window.stride + 1
     begun = (rows + window.pad_lo) // window.stride
     found = min(ended, begun, outputs)
-    reaches_image = (found - 1) * window.stride - window.pad_lo + reach(window) > 0
+    reaches_image = (found - 1) * window.stride - window.pad_lo + window.reach > 0
     return found if found > 0 and reaches_image else 0
 
 

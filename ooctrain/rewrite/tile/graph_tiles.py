@@ -25,11 +25,11 @@ from ooctrain.layers.regions import Insert
 from ooctrain.rewrite.tile.band_rows import BandPass, BandRows, Part
 from ooctrain.rewrite.tile.banded_calls import BandedCalls, banded_calls
 from ooctrain.rewrite.tile.carried_totals import add_part
-from ooctrain.rewrite.tile.halo import Read, Span, row_axis, start_of
+from ooctrain.rewrite.tile.halo import row_axis, start_of
 from ooctrain.rewrite.tile.on_rows import OnRows
-from ooctrain.rewrite.tile.row_rules import RowPlace
 from ooctrain.rewrite.tile.writer import TileCall, TraceWriter, Value, positions, zeros
 from ooctrain.step.op import Op
+from ooctrain.step.rows import Read, RowPlace, Span
 from ooctrain.step.trace import Call, Phase, Trace
 
 
@@ -211,7 +211,7 @@ class _GraphWeaver:
         rule, reads = self.calls.rules[call.id], self._reads(call, span)
         above, below = (reads[0].pad_lo, reads[0].pad_hi) if reads[0] else (0, 0)
         full = self.trace.variables[call.outs[0]].shape
-        op: Op = rule.cut(call.op, RowPlace(image, span, above, below, full))
+        op: Op = rule.cut(RowPlace(image, span, above, below, full))
         sources = [
             rows.source(run, v, image, read.inside)[0] if read else (self.writer.value_of(v), None)
             for v, read in zip(call.ins, reads, strict=True)
@@ -228,7 +228,7 @@ class _GraphWeaver:
                 f"the row rule of {call.name!r} is wrong: what it reads for rows {span} gives "
                 f"{specs[0].shape[-2]} rows",
                 code="OOC-113",
-                fix="rewrite/tile/row_rules.py; of an operation of your own: window, with_padding",
+                fix="its row_rule; of an operation of your own: window, with_padding",
             )
         label = rows.label(image, span)
         outs = tuple(

@@ -6,32 +6,15 @@ clipped to the true tensor, with the padding that was clipped away. The algebra 
 ever computed, so no layer needs a mask (uniform halo tiles would: a convolution of padding gives
 its bias, not zero). H and W are independent, so everything here is one-dimensional. Source: paper
 003, sections 2.3 and 4.3, table 4; corrected there, since the extent of s * T + (k - s) holds for
-every stride (docs/errata.md). Read next: `rules.py`.
+every stride (docs/errata.md). Read next: `../../step/rows.py`.
 """
 
 from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
-from dataclasses import dataclass
 
-from ooctrain.step.op import Window
-
-
-@dataclass(frozen=True, slots=True)
-class Span:
-    """Rows (or columns) lo, lo + 1, ..., hi - 1."""
-
-    lo: int
-    hi: int
-
-    @property
-    def extent(self) -> int:
-        """How many there are; never negative."""
-        return max(self.hi - self.lo, 0)
-
-    def __str__(self) -> str:
-        return f"{self.lo}:{self.hi}"
+from ooctrain.step.rows import Read, Span, Window, read_span
 
 
 def row_axis(shape: Sequence[int]) -> int:
@@ -49,38 +32,9 @@ def start_of(shape: Sequence[int], image: int, row: int) -> tuple[int, ...]:
     return image, *(0 for _ in shape[1 : row_axis(shape)]), row, 0
 
 
-@dataclass(frozen=True, slots=True)
-class Read:
-    """What one layer of a tile reads along one axis.
-
-    Args:
-        inside: the rows that exist.
-        pad_lo, pad_hi: how many rows before and after them lie outside the tensor.
-    """
-
-    inside: Span
-    pad_lo: int
-    pad_hi: int
-
-
-def reach(window: Window) -> int:
-    """Rows from the first to the last one that a single output reads."""
-    return (window.kernel - 1) * window.dilation + 1
-
-
 def out_extent(extent: int, window: Window) -> int:
     """Number of outputs over an input of `extent` rows."""
-    return (extent + window.pad_lo + window.pad_hi - reach(window)) // window.stride + 1
-
-
-def read_span(outputs: Span, window: Window, extent: int) -> Read:
-    """The rows that outputs [lo, hi) read: [lo*s - p, (hi-1)*s - p + reach), clipped to [0,
-    extent).
-    """
-    first = outputs.lo * window.stride - window.pad_lo
-    stop = (outputs.hi - 1) * window.stride - window.pad_lo + reach(window)
-    inside = Span(max(first, 0), min(stop, extent))
-    return Read(inside, inside.lo - first, stop - inside.hi)
+    return (extent + window.pad_lo + window.pad_hi - window.reach) // window.stride + 1
 
 
 def extents(windows: Sequence[Window], extent: int) -> tuple[int, ...]:

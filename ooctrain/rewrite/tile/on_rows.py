@@ -24,9 +24,9 @@ from ooctrain.layers.kernels.cpu.table import CPU
 from ooctrain.layers.kernels.cuda.table import CUDA
 from ooctrain.layers.kernels.kernel_table import KernelTable
 from ooctrain.layers.regions import Slice
-from ooctrain.rewrite.tile.halo import Span, with_rows
-from ooctrain.rewrite.tile.row_rules import AnyRead, RowPlace, RowRule, row_rule_of
-from ooctrain.step.op import Op, Scalars, Spec, physical_shape, require, whole_lines
+from ooctrain.rewrite.tile.halo import with_rows
+from ooctrain.step.op import Op, Scalars, Spec, physical_shape, require, row_rule_of, whole_lines
+from ooctrain.step.rows import AnyRead, RowPlace, RowRule, Span
 
 #: image, first row, end
 View = tuple[int, int, int]
@@ -346,7 +346,7 @@ class InPieces:
             span is not None and len(_overlaps(heights, span)) > 1
             for span, heights in zip(spans, self.heights, strict=True)
         )
-        op = rule.cut(self.op, RowPlace(0, rows, above, below, self.outs[0].shape))
+        op = rule.cut(RowPlace(0, rows, above, below, self.outs[0].shape))
         return RowRun(op, rows, spans, copied)
 
     def _copied_whole(self) -> RowRun:

@@ -17,9 +17,9 @@ from typing import Any
 
 from ooctrain.engine.tensor import Tape, Tensor
 from ooctrain.errors import ConfigError, did_you_mean
-from ooctrain.rewrite.tile.tile_rules import TileRule, obstacle, rule_of
 from ooctrain.step.machine import specs_of
-from ooctrain.step.op import Op, Scalars, Site, Spec, Window
+from ooctrain.step.op import Op, Scalars, Site, Spec, can_be_tiled, why_untiled
+from ooctrain.step.rows import Window
 from ooctrain.step.trace import Call, Phase, Trace
 
 #: How the name of a tile's call ends: "[h 0:8, w 0:8]"; of a band's: "[h 0:8]", "[n 1, h 0:8]".
@@ -34,21 +34,19 @@ class TiledLayer:
         forward: its forward call; `forward.ins[0]` is the image, the others are parameters or
             states.
         backward: its backward calls, in order; none in a trace without a backward pass.
-        rule: how the operation is cut to a tile.
         gradients: {input of the forward call: variable that is its gradient from this call}.
         seed: variable that is the gradient of the output, None without a backward pass.
     """
 
     forward: Call
     backward: tuple[Call, ...]
-    rule: TileRule
     gradients: Mapping[int, int]
     seed: int | None
 
     @property
     def windows(self) -> tuple[Window, Window]:
         """Which rows and columns an output reads."""
-        return self.rule.windows(self.forward.op)
+        return self.forward.op.window()
 
 
 @dataclass(frozen=True, slots=True)
@@ -217,8 +215,8 @@ def _problem(trace: Trace, call: Call) -> str:
     """Why a call cannot be part of a segment; empty if it can."""
     if is_tile(call):
         return "it is a tile's already"
-    if rule_of(call.op) is None:
-        return obstacle(call.op)
+    if not can_be_tiled(call.op):
+        return why_untiled(call.op)
     others = [trace.variables[v] for v in call.ins[1:]]
     if any(len(variable.shape) == 4 and not variable.persistent for variable in others):
         return "it reads more than one image"
@@ -262,10 +260,8 @@ def _stages(trace: Trace, chain: Sequence[Call]) -> tuple[TiledLayer, ...]:
             backward[call.forward_of].append(call)
     stages: list[TiledLayer] = []
     for call in chain:
-        rule = rule_of(call.op)
-        assert rule is not None
         gradients, seed = match_backward(trace, call, backward[call.id])
-        stages.append(TiledLayer(call, tuple(backward[call.id]), rule, gradients, seed))
+        stages.append(TiledLayer(call, tuple(backward[call.id]), gradients, seed))
     _require_private(trace, stages)
     return tuple(stages)
 

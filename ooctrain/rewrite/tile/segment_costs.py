@@ -20,11 +20,10 @@ from itertools import combinations
 from ooctrain.rewrite.tile.dimensions import DIMENSIONS
 from ooctrain.rewrite.tile.offers import OperatorTimes
 from ooctrain.rewrite.tile.operators import Operators
-from ooctrain.rewrite.tile.row_rules import row_rule_of
 from ooctrain.rewrite.tile.sft import FtSegment, chain_of
 from ooctrain.rewrite.tile.sft_planner import tile_bytes, tiled_ratios
-from ooctrain.rewrite.tile.tile_rules import rule_of
 from ooctrain.step.machine import MINIMUM_CALL_NS, Machine, specs_of
+from ooctrain.step.op import can_be_tiled, row_rule_of
 
 #: Bands of a segment's input; tiles in H and in W of its output.
 BANDS = (1, 2, 4, 8, 16, 32, 64, 128, 256)
@@ -252,7 +251,7 @@ def _tiles(
 
 def _is_tileable(operators: Operators, place: int) -> bool:
     call = operators.calls[place]
-    return rule_of(call.op) is not None and _is_image(operators, call.ins[0])
+    return can_be_tiled(call.op) and _is_image(operators, call.ins[0])
 
 
 def _is_image(operators: Operators, variable: int) -> bool:

@@ -19,10 +19,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from ooctrain.rewrite.tile.dimensions import DIMENSIONS
-from ooctrain.rewrite.tile.halo import Span
 from ooctrain.rewrite.tile.operators import Operators, post_dominators
-from ooctrain.rewrite.tile.row_rules import RowsRead
-from ooctrain.step.op import Window
+from ooctrain.step.rows import RowsRead, Span, Window
 from ooctrain.step.trace import Call
 
 

@@ -24,7 +24,6 @@ from ooctrain.rewrite.tile.graph_tiles import graph_calls, rows_computed
 from ooctrain.rewrite.tile.halo import split_evenly
 from ooctrain.rewrite.tile.offers import Offer, OperatorTimes, nothing_fits, tiled_as_offered
 from ooctrain.rewrite.tile.operators import Operators, operators_of
-from ooctrain.rewrite.tile.row_rules import row_rule_of
 from ooctrain.rewrite.tile.sft import (
     FtSegment,
     chain_of,
@@ -32,7 +31,6 @@ from ooctrain.rewrite.tile.sft import (
     need_bytes,
     tile_spans_of,
 )
-from ooctrain.rewrite.tile.tile_rules import obstacle, rule_of
 from ooctrain.sched.budget import trace_peak_bytes
 from ooctrain.sched.planners.keep_all import KeepAll
 from ooctrain.sched.planning.planner import check_true_or_false, check_whole_numbers, remarked
@@ -40,6 +38,7 @@ from ooctrain.sched.planning.question import Question
 from ooctrain.sched.schedule import Granule, Plan
 from ooctrain.sched.spans import held_during
 from ooctrain.step.machine import Machine, specs_of
+from ooctrain.step.op import can_be_tiled, row_rule_of, why_untiled
 
 #: Tiles in H and in W that the paper tries.
 GRIDS = (2, 4, 8, 16, 32)
@@ -161,7 +160,7 @@ def _can_run(operators: Operators, segment: FtSegment) -> bool:
 
 def _is_chain(operators: Operators, segment: FtSegment) -> bool:
     chain = chain_of(operators, segment)
-    return chain is not None and all(rule_of(call.op) is not None for call in chain)
+    return chain is not None and all(can_be_tiled(call.op) for call in chain)
 
 
 def _graph(operators: Operators, segment: FtSegment) -> BandedCalls | None:
@@ -179,8 +178,8 @@ def obstacles(operators: Operators) -> dict[str, str]:
     found = {}
     for call in operators.calls:
         rows = row_rule_of(call.op, specs_of(trace, call.ins))
-        if rule_of(call.op) is None and (rows is None or rows.reduces):
-            found[call.name] = obstacle(call.op)
+        if not can_be_tiled(call.op) and (rows is None or rows.reduces):
+            found[call.name] = why_untiled(call.op)
     return found
 
 

@@ -4,7 +4,7 @@ A trace and a `Tiling` give the tiled trace. There are two kinds of tiles. With 
 rows and columns are cut independently, and each pair of spans is a tile that reads all that it
 needs of the image; where there are forks and joins, rows alone are cut. With kept halos, bands of
 whole rows follow each other, and rows that two of them need are kept. Read next: `halo.py`,
-`tile_rules.py`, `segment.py`, `weave.py`; then `row_rules.py`, `frontier.py`, `banded_calls.py`,
+`segment.py`, `weave.py`; then `frontier.py`, `banded_calls.py`,
 `graph_tiles.py`, `bands.py`.
 """
 
@@ -28,12 +28,13 @@ from ooctrain.rewrite.edit import with_calls
 from ooctrain.rewrite.tile.banded_calls import banded_calls, forward_calls
 from ooctrain.rewrite.tile.bands import handed_over_bytes, weave_bands
 from ooctrain.rewrite.tile.graph_tiles import graph_calls, is_graph, weave_graph
-from ooctrain.rewrite.tile.halo import Span, tile_spans
+from ooctrain.rewrite.tile.halo import tile_spans
 from ooctrain.rewrite.tile.segment import Segment, find_segment, named_calls
 from ooctrain.rewrite.tile.weave import weave
 from ooctrain.rewrite.tile.writer import make_tiles
 from ooctrain.step.machine import specs_of
 from ooctrain.step.op import Op, Spec
+from ooctrain.step.rows import Span
 from ooctrain.step.trace import ITEM_BYTES, Call, Kind, Trace, Variable
 
 Halo = Literal["recompute", "keep"]

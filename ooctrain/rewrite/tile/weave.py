@@ -17,7 +17,6 @@ from typing import Any
 
 from ooctrain.layers.regions import Insert, InsertAdd, Slice
 from ooctrain.rewrite.tile.segment import Role, Segment, TiledLayer, VjpCalls, record_vjp
-from ooctrain.rewrite.tile.tile_rules import Place
 from ooctrain.rewrite.tile.writer import (
     Region,
     Tile,
@@ -32,6 +31,7 @@ from ooctrain.rewrite.tile.writer import (
     zeros,
 )
 from ooctrain.step.op import Op, Spec
+from ooctrain.step.rows import TilePlace
 from ooctrain.step.trace import Phase, Trace
 
 
@@ -128,13 +128,12 @@ class _Weaver:
         return part
 
     def _cut(self, tile: Tile, stage: int) -> Any:
-        forward, rule = self.segment.stages[stage].forward, self.segment.stages[stage].rule
+        forward = self.segment.stages[stage].forward
         rows, columns = tile.reads[stage]
         padding = (rows.pad_lo, rows.pad_hi, columns.pad_lo, columns.pad_hi)
         n, c, h, w = self.trace.variables[forward.ins[0]].shape
-        return rule.cut(
-            forward.op, Place(padding, (rows.inside.lo, columns.inside.lo), (n, c, h, w))
-        )
+        start = rows.inside.lo, columns.inside.lo
+        return forward.op.on_tile(TilePlace(padding, start, (n, c, h, w)))
 
     # Backward
 

@@ -16,10 +16,11 @@ from types import MappingProxyType
 from ooctrain.layers.combine import Add, Constant
 from ooctrain.layers.kernels.device_tables import TABLES
 from ooctrain.layers.regions import Insert, InsertAdd
-from ooctrain.rewrite.tile.halo import Read, Span, chain_reads, whole_reads
+from ooctrain.rewrite.tile.halo import chain_reads, whole_reads
 from ooctrain.rewrite.tile.segment import Segment
 from ooctrain.step.builder import TraceBuilder
-from ooctrain.step.op import Op, Spec, Window
+from ooctrain.step.op import Op, Spec
+from ooctrain.step.rows import Read, Span, Window
 from ooctrain.step.trace import Call, Kind, Phase, Trace
 
 Region = tuple[Span, Span]

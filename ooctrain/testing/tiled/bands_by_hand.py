@@ -20,9 +20,8 @@ from typing import Any, Protocol
 
 from ooctrain.errors import ConfigError, OoctrainError, unknown_name
 from ooctrain.rewrite.tile.frontier import even_cuts, frontier_after
-from ooctrain.rewrite.tile.row_rules import RowsRead
 from ooctrain.rewrite.tile.segment import find_segment
-from ooctrain.step.op import Window
+from ooctrain.step.rows import RowsRead, Window
 from ooctrain.step.trace import ITEM_BYTES, Trace
 
 #: (kernel, stride, padding) of a layer, in rows

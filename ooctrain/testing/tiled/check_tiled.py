@@ -52,11 +52,9 @@ from ooctrain.layers.relu import PointwiseGrad
 from ooctrain.layers.resampling import Upsample, UpsampleGrad
 from ooctrain.nn.containers import tilings_wanted
 from ooctrain.rewrite import apply_rewrites
-from ooctrain.rewrite.tile.carried_sums import CARRIED
-from ooctrain.rewrite.tile.row_rules import row_rule_of
 from ooctrain.rewrite.tile.tiling import parse_name
 from ooctrain.step.machine import specs_of
-from ooctrain.step.op import Scalars
+from ooctrain.step.op import Scalars, row_rule_of
 from ooctrain.step.trace import Call, Trace
 from ooctrain.tracing import image_spec
 
@@ -242,7 +240,7 @@ def _added(trace: Trace, call: Call, name: str) -> int | None:
     if kind == "tile":
         return tiles if call.phase == "backward" else 0
     rule = row_rule_of(call.op, specs_of(trace, call.ins))
-    reduces = rule is not None and rule.reduces and not isinstance(call.op, CARRIED)
+    reduces = rule is not None and rule.reduces and not call.op.carries
     return tiles if reduces else 0
 
 
