@@ -107,7 +107,8 @@ class Dropout(Op):
         return RowRule((SAME,), self._on_rows)
 
     def _on_rows(self, place: RowPlace) -> Dropout:
-        (n, c, h, w), full = self.offset, self.full or place.full
+        (n, c, h, w), (images, channels, height, width) = self.offset, place.full
+        full = self.full or (images, channels, height, width)
         return replace(self, offset=(n + place.image, c, h + place.rows.lo, w), full=full)
 
     def samples_apart(self, read, ins, outs, count):
