@@ -73,8 +73,8 @@ def _way(found: dict[str, Any]) -> list[str]:
         return [found["way"], "-", "-", "-", found["error"]]
     mib = 1 << 20
     return [
-        found["way"], f"{found['left_bytes'] / mib:.0f}",
-        f"{found['left_bytes'] / found['plain_left_bytes']:.0%}",
+        found["way"], str(round(found["left_bytes"] / mib)),
+        f"{round(100 * found['left_bytes'] / found['plain_left_bytes'])}%",
         f"{found['host_bytes'] / mib:.0f}", f"{found['time']:.2f}",
     ]  # fmt: skip
 

@@ -9,9 +9,12 @@ as soon as its gradient is complete. Read next: `engine/trace_runner.py`, that r
 
 from __future__ import annotations
 
+import os
+import threading
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass, replace
 from numbers import Integral
 from typing import Any
@@ -101,29 +104,30 @@ def trace(
             f"accumulate {accumulate} parts are too few", code="OOC-106", fix="accumulate=1 or more"
         )
     shape = _batch_shape(input_shape)
-    update = named_optimizer(optimizer, model) if training and optimizer is not None else None
-    names = {tensor: name for name, tensor in named_tensors(model, update).items()}
-    judged = named_loss(loss, model) if training or loss else None
-    target = None if target_shape is None else TargetGiven(tuple(target_shape), target_dtype)
+    with ONE_TRACE.get():
+        update = named_optimizer(optimizer, model) if training and optimizer is not None else None
+        names = {tensor: name for name, tensor in named_tensors(model, update).items()}
+        judged = named_loss(loss, model) if training or loss else None
+        target = None if target_shape is None else TargetGiven(tuple(target_shape), target_dtype)
 
-    def record() -> TraceRunner:
-        runner = TraceRunner(threads or usable_cores(), names, device)
-        tape = Tape(runner, algorithm, looked_at=looked_at)
-        step = _Step(runner, tape, update, as_clip(clip), keep_gradients)
-        if training and min(accumulate, shape[0]) > 1:
-            runner.parts = tape.parts = Parts(min(accumulate, shape[0]), shape[0])
-        if training and ranks is not None and ranks.count > 1:
-            step.share(ranks, device, accumulate)
-        with use_tape(tape), _named(names):
-            if training:
-                assert judged is not None
-                step.train(model, shape, judged, target)
-            else:
-                with _evaluating(model):
-                    step.evaluate(model, shape, judged, target)
-        return runner
+        def record() -> TraceRunner:
+            runner = TraceRunner(threads or usable_cores(), names, device)
+            tape = Tape(runner, algorithm, looked_at=looked_at)
+            step = _Step(runner, tape, update, as_clip(clip), keep_gradients)
+            if training and min(accumulate, shape[0]) > 1:
+                runner.parts = tape.parts = Parts(min(accumulate, shape[0]), shape[0])
+            if training and ranks is not None and ranks.count > 1:
+                step.share(ranks, device, accumulate)
+            with use_tape(tape), _named(names):
+                if training:
+                    assert judged is not None
+                    step.train(model, shape, judged, target)
+                else:
+                    with _evaluating(model):
+                        step.evaluate(model, shape, judged, target)
+            return runner
 
-    return _tiled(_recorded(record, model, loss).builder.build(), model, accumulate)
+        return _tiled(_recorded(record, model, loss).builder.build(), model, accumulate)
 
 
 def _recorded(record: Callable[[], TraceRunner], model: Module, loss: object) -> TraceRunner:
@@ -329,6 +333,30 @@ def named_optimizer(optimizer: str | Optimizer, model: Module) -> Optimizer:
             fix="oc.optim.SGD(model.parameters(), lr=0.1), or a name such as 'sgd'",
         )  # fmt: skip
     return get_optimizer(optimizer, model.parameters())
+
+
+class OneTrace:
+    """One trace at a time in a process.
+
+    While it lasts, a trace gives a model's parameters their names and takes their gradients, and an
+    evaluation's takes its mode; two threads that trace one model would record each other's.
+    """
+
+    def __init__(self) -> None:
+        self._process, self._turn = os.getpid(), threading.RLock()
+
+    def __enter__(self) -> None:
+        if self._process != os.getpid():
+            self.__init__()  # type: ignore[misc]  # a fork: who had the turn is not here
+        self._turn.acquire()
+
+    def __exit__(self, *_: object) -> None:
+        self._turn.release()
+
+
+ONE_TRACE: ContextVar[OneTrace] = ContextVar(
+    "ooctrain_one_trace", default=OneTrace()  # noqa: B039 - it is a lock
+)  # fmt: skip
 
 
 @contextmanager

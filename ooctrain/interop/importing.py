@@ -10,7 +10,9 @@ cannot be done here is refused, all of it in one error, before anything is train
 from __future__ import annotations
 
 import logging
+import os
 import sys
+import traceback
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -240,7 +242,7 @@ def _quiet() -> Iterator[None]:
 
 
 def _not_exported(net: torch.nn.Module, error: Exception) -> ConfigError:
-    text = " ".join(str(error).split())
+    text = " ".join(str(error).split()) or _raised_at(error)
     reason, fix = f"{type(error).__name__}: {text[:200]}", "what torch.export can write as a list"
     if "data-dependent" in text or "DataDependent" in type(error).__name__:
         reason = "what is computed depends on the values of tensors"
@@ -252,6 +254,12 @@ def _not_exported(net: torch.nn.Module, error: Exception) -> ConfigError:
         f"PyTorch cannot write {type(net).__name__} as a list of calls: {reason}", code="OOC-191",
         fix=fix,
     )  # fmt: skip
+
+
+def _raised_at(error: Exception) -> str:
+    """Where an error without words was raised: "attention.py:120: assert x.shape[0] == 8"."""
+    at = traceback.extract_tb(error.__traceback__)[-1]
+    return f"{os.path.basename(at.filename)}:{at.lineno}: {at.line}"
 
 
 def _tree(net: torch.nn.Module) -> tuple[ImportedModule, dict[str, str]]:

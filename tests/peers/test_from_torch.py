@@ -469,6 +469,20 @@ def test_what_cannot_be_imported_is_one_error(what):
     assert refusal.value.__context__ is None or refusal.value.__suppress_context__
 
 
+def _asserts(net, x):
+    if x.shape[1] != 99:
+        raise AssertionError
+    return net.conv(x)
+
+
+def test_an_error_without_words_says_where_it_was_raised():
+    with pytest.raises(OoctrainError) as refusal:
+        oc.from_torch(Net(_asserts, conv=conv()), (BATCH, 3, 8, 8))
+    assert refusal.value.code == "OOC-191"
+    assert "test_from_torch.py" in str(refusal.value)
+    assert "raise AssertionError" in str(refusal.value)
+
+
 class Reversed(torch.autograd.Function):
     """A gradient of its own."""
 
