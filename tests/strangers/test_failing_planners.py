@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support.quick import quick
 
 import ooctrain as oc
 from ooctrain import nn
@@ -68,7 +69,7 @@ PARTS = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("part", "error"), PARTS)
+@pytest.mark.parametrize(("part", "error"), quick(PARTS, 3, names=2))
 def test_auto_goes_on_without_a_planner(
     part: Any, error: Exception, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -109,6 +110,7 @@ def test_bands_that_cannot_be_written(planner: str, monkeypatch: pytest.MonkeyPa
     assert caught.value.__cause__ is not None or planner != "banded"
 
 
+@pytest.mark.slow
 def test_tilings_that_cannot_be_looked_for(monkeypatch: pytest.MonkeyPatch) -> None:
     trace = small()
     monkeypatch.setattr(known, "can_be_banded", breaking(ZeroDivisionError()))

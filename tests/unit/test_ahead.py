@@ -335,6 +335,7 @@ def check_that_nobody_reads_what_no_budget_knows_of(patch):
                 assert max(seen) <= at_most, f"batches ahead at each step: {seen}"
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(held() is None, reason="no smaps_rollup here")
 def test_under_a_memory_budget_nobody_reads_what_it_does_not_know_of(monkeypatch):
     check_that_nobody_reads_what_no_budget_knows_of(monkeypatch)

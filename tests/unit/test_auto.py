@@ -209,6 +209,7 @@ def test_near_the_bound_no_planner_that_is_quick_to_ask_is_faster(share):
     assert step_us("auto") <= min(quick)
 
 
+@pytest.mark.slow
 def test_bands_are_tried_where_no_list_comes_near_what_one_might_reach():
     """A quick processor beside a slow disk: no list was known to be slower than the calls, so
     nobody was asked who tiles. The list that was found took 1.8 times as long as one in bands."""
@@ -242,7 +243,7 @@ def test_in_long_steps_near_is_enough(monkeypatch):
     assert len(asked) == 1
 
 
-@pytest.mark.parametrize(("own", "number"), [(None, 30), (7, 7), (0, 0)])
+@pytest.mark.parametrize(("own", "number"), quick([(None, 30), (7, 7), (0, 0)], 1, names=2))
 def test_its_own_number_of_evaluations_counts_before_the_question_s(monkeypatch, own, number):
     asked = []
 

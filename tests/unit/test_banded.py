@@ -266,6 +266,7 @@ class Shortcuts(nn.Module):
         return self.head(F.adaptive_avg_pool2d(y, 1).flatten(1))
 
 
+@pytest.mark.slow
 def test_its_minimum_is_the_same_whatever_was_asked_where_parameters_move() -> None:
     """A tiling whose parameters do not fit together may still be the one that needs least."""
     oc.manual_seed(0)

