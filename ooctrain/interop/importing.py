@@ -257,7 +257,7 @@ def _not_exported(net: torch.nn.Module, error: Exception) -> ConfigError:
 
 
 def _raised_at(error: Exception) -> str:
-    """Where an error without words was raised: "attention.py:120: assert x.shape[0] == 8"."""
+    """Where an error without words was raised: file, line, and what stands there."""
     at = traceback.extract_tb(error.__traceback__)[-1]
     return f"{os.path.basename(at.filename)}:{at.lineno}: {at.line}"
 

@@ -17,10 +17,7 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from ooctrain.step.op import Op
+from typing import Any
 
 
 @dataclass(frozen=True, slots=True)
@@ -257,7 +254,7 @@ class RowRule:
     """
 
     reads: tuple[AnyRead | None, ...]
-    cut: Callable[[RowPlace], Op]
+    cut: Callable[[RowPlace], Any]
     reduces: bool = False
     of_image: tuple[int, ...] = ()
     adds_images: bool = True

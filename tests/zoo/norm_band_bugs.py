@@ -102,11 +102,11 @@ NORM_BAND_BUGS: dict[str, Plant] = {
         carried_sums.CarriedSum, "reference",
         "self.place[0] if self.op.carries == \"image\" else 0", "0",
     ),
-    "the variance around zero": _slip(
-        carried_sums.CarriedTotal, "reference", "square - mean * mean", "square"
+    "the variance around zero": _slip_everywhere(
+        batch_norm, "from_moments", "square - mean * mean", "square"
     ),
     "instance norm divides by all images": _slip(
-        carried_sums.CarriedTotal, "reference", "(h * w if", "(n * h * w if"
+        carried_sums.CarriedTotal, "reference", "pixels = h * w if", "pixels = n * h * w if"
     ),
     "a barrier is missing": _slip_everywhere(
         carried_totals, "levels_of", "level + rules[call.id].reduces", "level"
