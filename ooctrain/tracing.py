@@ -12,7 +12,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from numbers import Integral
 from typing import Any
 
@@ -152,7 +152,7 @@ def _tiled(step: Trace, model: Module, accumulate: int) -> Trace:
     for tiling in tilings:
         if remark := remark_by_name(step, tiling):
             warnings.warn(remark, stacklevel=3)
-        step = replace(tile_by_name(step, tiling), form=step.form)
+        step = tile_by_name(step, tiling)
     return step
 
 

@@ -220,7 +220,7 @@ class Trainer:
         """
         return self._ahead.over(batches, self._manner())
 
-    @checked_but("schedule")
+    @checked_but("batches", "schedule")
     def fit(
         self, batches: Iterable[Batch], epochs: int = 1, *, schedule: LRScheduler | None = None,
         on_step: Callable[[int, float], None] | None = None,
@@ -336,7 +336,7 @@ class Trainer:
 
     # Evaluation, under the same budget.
 
-    @checked
+    @checked_but("batches")
     @one_at_a_time
     def evaluate(self, batches: Iterable[Batch]) -> Evaluation:
         """Loss and accuracy in evaluation mode, as of one batch of all samples.
