@@ -21,7 +21,7 @@ import numpy as np
 
 from ooctrain.devices.cpu.host_vm import available_memory_bytes
 from ooctrain.errors import ConfigError, ShapeError
-from ooctrain.step.arguments import Kind, checked
+from ooctrain.step.arguments import Taker, checked
 from ooctrain.step.user_values import as_numbers, as_target
 from ooctrain.units import format_bytes
 
@@ -56,7 +56,7 @@ def _numbered(value: Any) -> Any:
 
 
 #: A data set as an argument.
-Samples = Annotated[Dataset, Kind("data with a length and numbered samples", _numbered)]
+Samples = Annotated[Dataset, Taker("data with a length and numbered samples", _numbered)]
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,11 +1,11 @@
 """Arguments of public functions, checked by their annotations where they enter.
 
 A signature says what a function takes: `p: float`, `stride: int | None`. A function that is
-`checked` gets its arguments as `KINDS` takes them: the number 2 of NumPy becomes Python's, an array
-without axes its number, and text where a number belongs is refused by name. So no function or class
-of the library checks types by itself; ranges (a probability, a size of at least 1) are its own
-business. Annotations are resolved at the first call: start-up does not wait for them, and they may
-name what is defined later. Where one says nothing that can be checked (`Any`, a protocol), any
+`checked` gets its arguments as `TAKERS` takes them: the number 2 of NumPy becomes Python's, an
+array without axes its number, and text where a number belongs is refused by name. So no function or
+class of the library checks types by itself; ranges (a probability, a size of at least 1) are its
+own business. Annotations are resolved at the first call: start-up does not wait for them, and they
+may name what is defined later. Where one says nothing that can be checked (`Any`, a protocol), any
 value is passed on. Source: ours. Read next: `user_values.py`, for arrays and paths.
 """
 
@@ -44,13 +44,13 @@ _LARGEST = (1 << 63) - 1
 _MOST_SHOWN = 40
 
 
-class Kind(NamedTuple):
-    """What an annotation stands for. A type of another room gives its own: `Annotated[Data, kind]`.
+class Taker(NamedTuple):
+    """What takes the values of an annotation. A room gives its own in `Annotated[Type, Taker]`.
 
     Args:
         words: as an error says it, "a whole number".
         take: gives a value in the form that the function gets. Raises TypeError, ValueError or
-            OverflowError: it is not of this kind; ConfigError: nor is it, and this error says more.
+            OverflowError: it does not fit; ConfigError: the same, and this error says more.
     """
 
     words: str
@@ -61,7 +61,7 @@ def checked(call: C) -> C:
     """The same function, or class, whose arguments are checked by its annotations.
 
     Raises:
-        ConfigError: when it is called, an argument is not of the kind that its annotation names.
+        ConfigError: when it is called, an argument is not what its annotation says.
     """
     return checked_but()(call)
 
@@ -80,24 +80,24 @@ def checked_but(*others: str) -> Callable[[C], C]:
 
 def _checked(function: Any, name: str, others: tuple[str, ...]) -> Any:
     @cache
-    def expected() -> tuple[list[str], str | None, Mapping[str | None, Kind | None]]:
-        """Names by place, that of `*rest`, and kinds by name."""
+    def expected() -> tuple[list[str], str | None, dict[Any, Taker | None]]:
+        """Names by place, that of `*rest`, and {name: taker}."""
         plain = unwrap(function)
         owner = plain.__globals__.get(plain.__qualname__.partition(".")[0])
         spec, hints = getfullargspec(plain), get_type_hints(plain, None, {"Self": owner}, True)
-        kinds = {name: kind_of(hint) for name, hint in hints.items() if name not in others}
-        return spec.args, spec.varargs, kinds
+        takers = {name: taker_of(hint) for name, hint in hints.items() if name not in others}
+        return spec.args, spec.varargs, takers
 
     def taken(argument: str | None, value: Any) -> Any:
-        kind = expected()[2].get(argument)
-        if kind is None:
+        taker = expected()[2].get(argument)
+        if taker is None:
             return value
         try:
-            return kind.take(value)
+            return taker.take(value)
         except ConfigError:  # which says more
             raise
         except (TypeError, ValueError, OverflowError) as error:
-            raise _misfit(name, argument, kind.words, value) from error
+            raise _misfit(name, argument, taker.words, value) from error
 
     @wraps(function)
     def call(*given: Any, **named: Any) -> Any:
@@ -178,42 +178,42 @@ def _instance(of: type) -> Callable[[Any], Any]:
     return take
 
 
-def _several(kind: Kind) -> Kind:
+def _several(taker: Taker) -> Taker:
     def take(values: Any) -> Any:
         if isinstance(values, str | bytes | Mapping | set | frozenset):
             raise TypeError
-        return tuple(kind.take(value) for value in values)
+        return tuple(taker.take(value) for value in values)
 
-    return Kind(f"several, each {kind.words}", take)
+    return Taker(f"several, each {taker.words}", take)
 
 
-def _one_of(kinds: Sequence[Kind]) -> Kind:
+def _one_of(takers: Sequence[Taker]) -> Taker:
     # None first, which for a truth would count as False.
-    ordered = sorted(kinds, key=lambda kind: kind is not KINDS[NoneType])
+    ordered = sorted(takers, key=lambda taker: taker is not TAKERS[NoneType])
 
     def take(value: Any) -> Any:
-        for kind in ordered:
+        for taker in ordered:
             try:
-                return kind.take(value)
+                return taker.take(value)
             except ConfigError:
                 raise
             except (TypeError, ValueError, OverflowError):
                 continue
         raise TypeError
 
-    return Kind(" or ".join(kind.words for kind in kinds), take)
+    return Taker(" or ".join(taker.words for taker in takers), take)
 
 
-_TEXT, _PATH = Kind("text", _instance(str)), Kind("a path", _instance(PathLike))
-#: {type, or what stands before the brackets of one: its kind}; of other classes their instances
-KINDS: Mapping[Any, Kind] = {
-    NoneType: Kind("None", _instance(NoneType)),
-    int: Kind("a whole number", whole), float: Kind("a number", real),
-    bool: Kind("True or False", truth), SupportsFloat: Kind("a number", floats),
+_TEXT, _PATH = Taker("text", _instance(str)), Taker("a path", _instance(PathLike))
+#: {type, or what stands before its brackets: its taker}; of another class an instance is taken
+TAKERS: Mapping[Any, Taker] = {
+    NoneType: Taker("None", _instance(NoneType)),
+    int: Taker("a whole number", whole), float: Taker("a number", real),
+    bool: Taker("True or False", truth), SupportsFloat: Taker("a number", floats),
     str: _TEXT, Literal: _TEXT, Path: _PATH, PathLike: _PATH,
-    np.ndarray: Kind("an array of numbers", lambda value: as_numbers(value, "an argument")),
-    Callable: Kind("a function", _instance(Callable)),  # type: ignore[arg-type]
-    Mapping: Kind("a dictionary", _instance(Mapping)),
+    np.ndarray: Taker("an array of numbers", lambda value: as_numbers(value, "an argument")),
+    Callable: Taker("a function", _instance(Callable)),  # type: ignore[arg-type]
+    Mapping: Taker("a dictionary", _instance(Mapping)),
 }  # fmt: skip
 #: {class: it in words}, where an example helps
 WORDS: Mapping[str, str] = {
@@ -229,28 +229,28 @@ WORDS: Mapping[str, str] = {
 }  # fmt: skip
 
 
-def kind_of(hint: Any) -> Kind | None:
-    """What a resolved annotation stands for; None where any value may be given."""
+def taker_of(hint: Any) -> Taker | None:
+    """What takes values of a resolved annotation; None where any value may be given."""
     origin, parts = get_origin(hint) or hint, get_args(hint)
     if origin is Annotated:
-        return next((each for each in hint.__metadata__ if isinstance(each, Kind)), None)
+        return next((each for each in hint.__metadata__ if isinstance(each, Taker)), None)
     if isinstance(hint, TypeVar):
-        return kind_of(hint.__bound__)
+        return taker_of(hint.__bound__)
     if origin in (Union, UnionType):
-        kinds = [kind_of(part) for part in parts]
-        return None if None in kinds else _one_of([kind for kind in kinds if kind])
+        found = [taker_of(part) for part in parts]
+        return None if None in found else _one_of([taker for taker in found if taker])
     if origin in (Sequence, Iterable, tuple, list) and parts:
-        kinds = list({kind_of(part) for part in parts if part is not ...})
-        if len(kinds) == 1 and kinds[0]:
-            return _several(kinds[0])
-    if origin in KINDS:
-        return KINDS[origin]
+        of_parts, *others = {taker_of(part) for part in parts if part is not ...}
+        if of_parts and not others:
+            return _several(of_parts)
+    if origin in TAKERS:
+        return TAKERS[origin]
     return _of_class(origin) if isinstance(origin, type) and origin is not tuple else None
 
 
-def _of_class(of: type) -> Kind | None:
+def _of_class(of: type) -> Taker | None:
     try:
         isinstance(None, of)
     except TypeError:  # Any, a protocol
         return None
-    return Kind(WORDS.get(of.__name__, f"a {of.__name__}"), _instance(of))
+    return Taker(WORDS.get(of.__name__, f"a {of.__name__}"), _instance(of))
