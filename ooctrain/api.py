@@ -23,7 +23,7 @@ from ooctrain.execution.evaluation import pair_of
 from ooctrain.execution.fit import prepare
 from ooctrain.execution.prepared_step import placed
 from ooctrain.execution.sessions import Images, input_values, open_session, threads_served
-from ooctrain.execution.settings import DEFAULT_REWRITES, Settings, as_rewrites
+from ooctrain.execution.settings import DEFAULT_REWRITES, Settings
 from ooctrain.models import build, expect_classes, recipe_of, stem_for
 from ooctrain.optim.algorithms import DEFAULT_LR
 from ooctrain.rewrite import REWRITES, apply_rewrites
@@ -149,7 +149,7 @@ def plan(
     settings = Settings(
         budget, planner, allocator or "va", trace.device, machine=machine,
         host_budget=host_budget, seed=seed, time_limit_s=time_limit_s, evaluations=evaluations,
-        rewrites=as_rewrites(rewrites), memory=memory,
+        rewrites=tuple(rewrites), memory=memory,
     )  # fmt: skip
     if not exact:
         return prepare(trace, settings).plan

@@ -49,7 +49,7 @@ from ooctrain.execution.seen import (
     warn_of_strangers,
 )
 from ooctrain.execution.sessions import Images, as_images, expect_batch, input_values
-from ooctrain.execution.settings import DEFAULT_REWRITES, Settings, as_rewrites
+from ooctrain.execution.settings import DEFAULT_REWRITES, Settings
 from ooctrain.execution.step_cache import StepCache
 from ooctrain.nn.named_losses import Loss
 from ooctrain.optim import LRScheduler, Optimizer, ReduceLROnPlateau
@@ -152,7 +152,7 @@ class Trainer:
             budget=budget, planner=planner, allocator=allocator, device=device, threads=threads,
             machine=machine, link_bytes_per_us=link_bandwidth, host_budget=host_budget, seed=seed,
             debug=debug or Debug(), time_limit_s=time_limit_s, evaluations=evaluations,
-            rewrites=as_rewrites(rewrites), memory=memory, spill=as_spill(spill),
+            rewrites=tuple(rewrites), memory=memory, spill=as_spill(spill),
         )  # fmt: skip
         self.accumulate, self.conv_algorithm, self.clip = accumulate, conv_algorithm, clip
         self.allow_tf32, self.ranks = allow_tf32, ranks
