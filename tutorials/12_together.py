@@ -138,10 +138,10 @@ lesson.picture(
 # each further one, whichever costs less, the copies that show or the computation. `combined` starts
 # from plans such as `prefix`'s and searches: for each value it tries to keep it, to drop it once,
 # and to drop it whenever the next call does not read it; then it turns single gaps between two uses
-# of a value, there and gone. With `evaluations=4000` it tries thousands of lists. ResNet-18 is easy:
-# there `prefix` is within 1 % of the bound. ResNet-50 with a budget of 10 % is not: no list that only
-# swaps takes less than three times the bound. **How far above the bound is `combined` there? (as a
-# share)**
+# of a value, there and gone. With `evaluations=4000` it tries thousands of lists. ResNet-18 is
+# easy: there `prefix` is within 1 % of the bound. ResNet-50 with a budget of 10 % is not: no list
+# that only swaps takes less than three times the bound. **How far above the bound is `combined`
+# there? (as a share)**
 
 # %%
 lesson.cell("swap, recompute, both")
