@@ -253,4 +253,5 @@ def _of_class(of: type) -> Taker | None:
         isinstance(None, of)
     except TypeError:  # Any, a protocol
         return None
-    return Taker(WORDS.get(of.__name__, f"a {of.__name__}"), _instance(of))
+    article = "an" if of.__name__[0] in "AEIOU" else "a"
+    return Taker(WORDS.get(of.__name__, f"{article} {of.__name__}"), _instance(of))
