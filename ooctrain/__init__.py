@@ -35,6 +35,15 @@ _NAMES = {
         "split_to_fit",
         "verify",
     ),
+    "doors": (
+        "apply_rewrites",
+        "chain_view",
+        "fluid_bound",
+        "machine",
+        "resolve_budget",
+        "trace_minimum_bytes",
+        "trace_peak_bytes",
+    ),
     "engine.autograd": ("Tensor", "manual_seed", "no_grad", "tensor"),
     "engine.draws": ("traced_every_step",),
     "engine.making": (
@@ -81,18 +90,14 @@ _NAMES = {
     "engine.own_op": ("Op",),
     "errors": ("Infeasible", "OoctrainError", "ScheduleError"),
     "execution.placement": ("allocation_log",),
-    "rewrite": ("apply_rewrites", "rewrites"),
+    "rewrite": ("rewrites",),
     "rewrite.tile": ("tile",),
     "execution.planners": ("planners",),
     "execution.weights": ("load", "save"),
-    "sched.bounds.lp_bound": ("fluid_bound",),
-    "sched.budget": ("resolve_budget", "trace_minimum_bytes", "trace_peak_bytes"),
-    "sched.planning.chain_view": ("chain_view",),
     "sched.schedule": ("Granule", "LowerBound", "Plan", "Schedule"),
     "sched.timeline": ("Timeline",),
     "step.chain": ("chain", "equal_stages", "toy_machine"),
     "step.machine": ("Machine",),
-    "step.presets": ("machine",),
     "step.trace": ("Trace",),
     "tracing": ("trace",),
     "train": ("Trainer",),
@@ -131,6 +136,13 @@ if TYPE_CHECKING:  # "x as x" is how a type checker knows that a name is public
     from ooctrain.api import split_to_fit as split_to_fit
     from ooctrain.api import verify as verify
     from ooctrain.course import puzzles as puzzles
+    from ooctrain.doors import apply_rewrites as apply_rewrites
+    from ooctrain.doors import chain_view as chain_view
+    from ooctrain.doors import fluid_bound as fluid_bound
+    from ooctrain.doors import machine as machine
+    from ooctrain.doors import resolve_budget as resolve_budget
+    from ooctrain.doors import trace_minimum_bytes as trace_minimum_bytes
+    from ooctrain.doors import trace_peak_bytes as trace_peak_bytes
     from ooctrain.engine import clip as _clip
     from ooctrain.engine.autograd import manual_seed as manual_seed
     from ooctrain.engine.autograd import no_grad as no_grad
@@ -185,14 +197,8 @@ if TYPE_CHECKING:  # "x as x" is how a type checker knows that a name is public
     from ooctrain.interop.torch import from_torch as from_torch
     from ooctrain.interop.torch import to_torch as to_torch
     from ooctrain.report import pictures as pictures
-    from ooctrain.rewrite import apply_rewrites as apply_rewrites
     from ooctrain.rewrite import rewrites as rewrites
     from ooctrain.rewrite.tile import tile as tile
-    from ooctrain.sched.bounds.lp_bound import fluid_bound as fluid_bound
-    from ooctrain.sched.budget import resolve_budget as resolve_budget
-    from ooctrain.sched.budget import trace_minimum_bytes as trace_minimum_bytes
-    from ooctrain.sched.budget import trace_peak_bytes as trace_peak_bytes
-    from ooctrain.sched.planning.chain_view import chain_view as chain_view
     from ooctrain.sched.schedule import Granule as Granule
     from ooctrain.sched.schedule import LowerBound as LowerBound
     from ooctrain.sched.schedule import Plan as Plan
@@ -202,7 +208,6 @@ if TYPE_CHECKING:  # "x as x" is how a type checker knows that a name is public
     from ooctrain.step.chain import equal_stages as equal_stages
     from ooctrain.step.chain import toy_machine as toy_machine
     from ooctrain.step.machine import Machine as Machine
-    from ooctrain.step.presets import machine as machine
     from ooctrain.step.trace import Trace as Trace
     from ooctrain.tracing import trace as trace
     from ooctrain.train import Trainer as Trainer

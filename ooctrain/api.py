@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache, partial
+from os import PathLike
 from typing import Unpack
 
 import numpy as np
@@ -22,7 +23,7 @@ from ooctrain.execution.evaluation import pair_of
 from ooctrain.execution.fit import prepare
 from ooctrain.execution.prepared_step import placed
 from ooctrain.execution.sessions import Images, input_values, open_session, threads_served
-from ooctrain.execution.settings import DEFAULT_REWRITES, Settings, as_rewrites
+from ooctrain.execution.settings import DEFAULT_REWRITES, Settings
 from ooctrain.models import build, expect_classes, recipe_of, stem_for
 from ooctrain.optim.algorithms import DEFAULT_LR
 from ooctrain.rewrite import REWRITES, apply_rewrites
@@ -41,7 +42,7 @@ from ooctrain.step.arguments import checked
 from ooctrain.step.blocks import put_together
 from ooctrain.step.machine import Machine
 from ooctrain.step.presets import machine as find_machine
-from ooctrain.step.trace import Trace, checked_trace
+from ooctrain.step.trace import Trace
 from ooctrain.tracing import trace as traced
 from ooctrain.units import format_bytes, parse_budget
 
@@ -137,11 +138,6 @@ def plan(
         ScheduleError: the planner returned an illegal schedule.
         ConfigError: an unknown name or an invalid budget.
     """
-    checked_trace(trace)
-    if not isinstance(granule, Granule):
-        raise ConfigError(
-            f"{granule!r} is not a granule", code="OOC-105", fix="oc.Granule(65536, True)"
-        )
     if memory is None:
         parse_budget(budget)  # type: ignore[arg-type]  # None means in-core elsewhere, not here
     exact = allocator is None and memory is None
@@ -153,7 +149,7 @@ def plan(
     settings = Settings(
         budget, planner, allocator or "va", trace.device, machine=machine,
         host_budget=host_budget, seed=seed, time_limit_s=time_limit_s, evaluations=evaluations,
-        rewrites=as_rewrites(rewrites), memory=memory,
+        rewrites=tuple(rewrites), memory=memory,
     )  # fmt: skip
     if not exact:
         return prepare(trace, settings).plan
@@ -172,15 +168,8 @@ def verify(
         ScheduleError: with `.rule` and `.index` of the first breach.
         ConfigError: neither a plan nor a schedule, or an invalid budget or machine.
     """
-    _checked_list(plan, "oc.verify(oc.plan(...), trace, budget)")
     where = None if machine is None else find_machine(machine)
-    laws.verify(plan, checked_trace(original_trace), budget, where, rewrites=REWRITES)
-
-
-def _checked_list(given: object, fix: str) -> None:
-    if not isinstance(given, Plan | Schedule):
-        what = f"{type(given).__name__} is neither a Plan nor a Schedule"
-        raise ConfigError(what, code="OOC-104", fix=fix)
+    laws.verify(plan, original_trace, budget, where, rewrites=REWRITES)
 
 
 @checked
@@ -198,9 +187,8 @@ def simulate(
         ScheduleError: the list names what the trace has not.
         ConfigError: neither a plan nor a schedule, or an invalid machine.
     """
-    _checked_list(schedule, "oc.simulate(plan, plan.trace, machine)")
     listed = schedule.schedule if isinstance(schedule, Plan) else schedule
-    laws.check_names(listed, checked_trace(trace))
+    laws.check_names(listed, trace)
     return simulated(listed, trace, find_machine(machine))
 
 
@@ -212,7 +200,7 @@ def lower_bound(
     which class).
     """
     return bounds.lower_bound(
-        checked_trace(trace), resolve_budget(trace, budget, BYTES), find_machine(machine), recompute
+        trace, resolve_budget(trace, budget, BYTES), find_machine(machine), recompute
     )
 
 
@@ -333,8 +321,9 @@ def _needed_bytes(model: SplitModel, input_shape: tuple[int, ...], enough_bytes:
     return needed
 
 
+@checked
 @collecting_rarely()
-def load_plan(path: str, trace: Trace, rewrites: Sequence[str] = ()) -> Plan:
+def load_plan(path: str | PathLike[str], trace: Trace, rewrites: Sequence[str] = ()) -> Plan:
     """Reads a plan file for the trace that it was made for (before rewriting).
 
     Args:
@@ -344,7 +333,6 @@ def load_plan(path: str, trace: Trace, rewrites: Sequence[str] = ()) -> Plan:
         PlanMismatch: it belongs to another trace.
         ConfigError: not there, not a plan file, or it names other files.
     """
-    checked_trace(trace)
     data, names = rows_of_file(path, rewrites)
     return Plan.from_json(data, apply_rewrites(trace, names), str(path))
 
@@ -372,16 +360,6 @@ def execute(
         ScheduleError: its list breaks a rule.
         ConfigError: not a plan, or one of a step without a loss.
     """
-    if not isinstance(plan, Plan):
-        raise ConfigError(
-            f"{type(plan).__name__} is not a Plan", code="OOC-104",
-            fix="oc.execute(oc.plan(...), model, (x, y))",
-        )  # fmt: skip
-    if not isinstance(model, Module):
-        raise ConfigError(
-            f"{type(model).__name__} is not a model", code="OOC-106",
-            fix="oc.execute(plan, model, (x, y))",
-        )  # fmt: skip
     if "loss" not in plan.trace.outputs:
         raise ConfigError(
             "the plan's step has no loss", code="OOC-104",

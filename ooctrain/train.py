@@ -16,7 +16,7 @@ from collections.abc import Callable, Generator, Hashable, Iterable, Mapping, Se
 from contextlib import closing
 from functools import partial
 from os import PathLike
-from typing import Any, NoReturn, TypeVar
+from typing import Annotated, Any, NoReturn, TypeVar
 from weakref import WeakSet
 
 import numpy as np
@@ -49,7 +49,7 @@ from ooctrain.execution.seen import (
     warn_of_strangers,
 )
 from ooctrain.execution.sessions import Images, as_images, expect_batch, input_values
-from ooctrain.execution.settings import DEFAULT_REWRITES, Settings, as_rewrites
+from ooctrain.execution.settings import DEFAULT_REWRITES, Settings
 from ooctrain.execution.step_cache import StepCache
 from ooctrain.nn.named_losses import Loss
 from ooctrain.optim import LRScheduler, Optimizer, ReduceLROnPlateau
@@ -58,7 +58,7 @@ from ooctrain.sched.planning.effort import EVALUATIONS
 from ooctrain.sched.planning.planner import Planner
 from ooctrain.sched.schedule import Plan
 from ooctrain.sched.timeline import Timeline
-from ooctrain.step.arguments import checked, checked_but
+from ooctrain.step.arguments import Taker, checked, checked_but
 from ooctrain.step.blocks import put_together
 from ooctrain.step.machine import Machine
 from ooctrain.step.op import Scalars
@@ -68,6 +68,17 @@ from ooctrain.tracing import named_optimizer, takes_bytes
 from ooctrain.tracing import trace as trace_step
 
 Batch = tuple[np.ndarray, np.ndarray]
+
+
+def _not_begun(batches: Any) -> Any:
+    """What can be gone through; looked at only, since a generator ends after one time."""
+    plain = isinstance(batches, str | bytes | type) or not getattr(batches, "ndim", 1)
+    if plain or not (hasattr(batches, "__iter__") or hasattr(batches, "__getitem__")):
+        raise TypeError
+    return batches
+
+
+Batches = Annotated[Iterable[Batch], Taker("several batches (x, y)", _not_begun)]
 R = TypeVar("R")
 #: So many steps in a row that are made anew are a pattern.
 MANY = 4
@@ -141,7 +152,7 @@ class Trainer:
             budget=budget, planner=planner, allocator=allocator, device=device, threads=threads,
             machine=machine, link_bytes_per_us=link_bandwidth, host_budget=host_budget, seed=seed,
             debug=debug or Debug(), time_limit_s=time_limit_s, evaluations=evaluations,
-            rewrites=as_rewrites(rewrites), memory=memory, spill=as_spill(spill),
+            rewrites=tuple(rewrites), memory=memory, spill=as_spill(spill),
         )  # fmt: skip
         self.accumulate, self.conv_algorithm, self.clip = accumulate, conv_algorithm, clip
         self.allow_tf32, self.ranks = allow_tf32, ranks
@@ -211,7 +222,7 @@ class Trainer:
         self.optimizer.count(self._seen.updated_by(prepared).values())
         return loss
 
-    def ahead(self, batches: Iterable[Batch]) -> Generator[Batch, None, None]:
+    def ahead(self, batches: Batches) -> Generator[Batch, None, None]:
         """The batches, each read and laid out for the device while the step before it runs.
 
         For `for x, y in trainer.ahead(loader): trainer.step(x, y)`; `fit` does so by itself. A
@@ -222,7 +233,7 @@ class Trainer:
 
     @checked_but("schedule")
     def fit(
-        self, batches: Iterable[Batch], epochs: int = 1, *, schedule: LRScheduler | None = None,
+        self, batches: Batches, epochs: int = 1, *, schedule: LRScheduler | None = None,
         on_step: Callable[[int, float], None] | None = None,
     ) -> list[float]:  # fmt: skip
         """Trains for a number of epochs.
@@ -251,7 +262,7 @@ class Trainer:
             raise
 
     def _fit(
-        self, batches: Iterable[Batch], epochs: int, schedule: LRScheduler | None,
+        self, batches: Batches, epochs: int, schedule: LRScheduler | None,
         on_step: Callable[[int, float], None] | None,
     ) -> list[float]:  # fmt: skip
         if schedule is not None:
@@ -338,7 +349,7 @@ class Trainer:
 
     @checked
     @one_at_a_time
-    def evaluate(self, batches: Iterable[Batch]) -> Evaluation:
+    def evaluate(self, batches: Batches) -> Evaluation:
         """Loss and accuracy in evaluation mode, as of one batch of all samples.
 
         Batches count by what their means are over: labels that count, with their weights, or

@@ -137,11 +137,11 @@ lesson.picture(
 # swaps those that are away longest, as long as the link can hide the copies; then it takes, for
 # each further one, whichever costs less, the copies that show or the computation. `combined` starts
 # from plans such as `prefix`'s and searches: for each value it tries to keep it, to drop it once,
-# and to drop it again after each use; and it tries to hold the values from which others are
-# computed again. With `evaluations=4000` it tries thousands of choices. ResNet-18 is easy: there
-# `prefix` is within 1 % of the bound. ResNet-50 with a budget of 10 % is not: no list that only
-# swaps takes less than three times the bound. **How far above the bound is `combined` there? (as a
-# share)**
+# and to drop it whenever the next call does not read it; then it turns single gaps between two uses
+# of a value, there and gone. With `evaluations=4000` it tries thousands of lists. ResNet-18 is
+# easy: there `prefix` is within 1 % of the bound. ResNet-50 with a budget of 10 % is not: no list
+# that only swaps takes less than three times the bound. **How far above the bound is `combined`
+# there? (as a share)**
 
 # %%
 lesson.cell("swap, recompute, both")

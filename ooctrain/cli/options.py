@@ -18,12 +18,13 @@ import click
 from ooctrain.cli.schedules import find_schedule
 from ooctrain.cli.values import Named, OneOf, OutputFile, PositiveNumber, UserPath, WholeNumber
 from ooctrain.errors import ConfigError
-from ooctrain.execution.settings import MAX_SEED
 from ooctrain.optim.algorithms import find_optimizer
 from ooctrain.sched.planning.effort import EVALUATIONS
 from ooctrain.step.presets import DEVICES
 
 Command = TypeVar("Command", bound=Callable[..., Any])
+#: Seeds are written to checkpoints as numbers of 64 bits.
+MAX_SEED = (1 << 63) - 1
 ALLOCATORS_TEXT = "Allocators, comma-separated or repeated, such as va:chunk=1MiB."
 
 

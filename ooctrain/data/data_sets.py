@@ -15,7 +15,7 @@ from types import MappingProxyType
 import numpy as np
 
 from ooctrain.data.cifar10 import cifar10
-from ooctrain.data.dataset import Dataset, Shape, Target, pair_of
+from ooctrain.data.dataset import Dataset, Samples, Shape, Target, pair_of
 from ooctrain.data.digits import digits
 from ooctrain.data.download import data_folder, fetch_cifar10
 from ooctrain.data.folder import image_folder
@@ -127,7 +127,7 @@ def _meant(text: str) -> tuple[str, dict[str, str | int]]:
 
 
 @checked
-def shape_of(dataset: Dataset) -> Shape:
+def shape_of(dataset: Samples) -> Shape:
     """Channels, extents, classes and kind of target; looks at the samples of a foreign data set."""
     shape = getattr(dataset, "shape", None)
     if isinstance(shape, Shape):

@@ -11,17 +11,17 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
-from typing import Any, Literal, Protocol, runtime_checkable
+from typing import Annotated, Any, Literal, Protocol, runtime_checkable
 
 import numpy as np
 
 from ooctrain.devices.cpu.host_vm import available_memory_bytes
 from ooctrain.errors import ConfigError, ShapeError
-from ooctrain.step.arguments import checked
+from ooctrain.step.arguments import Taker, checked
 from ooctrain.step.user_values import as_numbers, as_target
 from ooctrain.units import format_bytes
 
@@ -45,6 +45,18 @@ class Dataset(Protocol):
         W), or an image.
         """
         ...
+
+
+def _numbered(value: Any) -> Any:
+    """Of what has a length and takes numbers, text and dictionaries are not meant."""
+    if isinstance(value, type | str | Mapping) or not isinstance(value, Dataset):
+        raise TypeError
+    len(value)
+    return value
+
+
+#: A data set as an argument.
+Samples = Annotated[Dataset, Taker("data with a length and numbered samples", _numbered)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +94,7 @@ class DataIdentity:
 
 
 @checked
-def identity_of(dataset: Dataset) -> DataIdentity:
+def identity_of(dataset: Samples) -> DataIdentity:
     """By its own `class_names` and `fingerprint()`, if it has them."""
     fingerprint = getattr(dataset, "fingerprint", None)
     return DataIdentity(

@@ -16,7 +16,7 @@ from numbers import Integral
 
 import numpy as np
 
-from ooctrain.data.dataset import Batch, Dataset, permutation, take
+from ooctrain.data.dataset import Batch, Samples, permutation, take
 from ooctrain.data.transforms import Transform, transformed
 from ooctrain.errors import CheckpointError, ConfigError
 from ooctrain.step.arguments import checked_but
@@ -51,7 +51,7 @@ class DataLoader:
     """
 
     def __init__(
-        self, dataset: Dataset, batch_size: int = 1, shuffle: bool = False,
+        self, dataset: Samples, batch_size: int = 1, shuffle: bool = False,
         drop_last: bool = False, *, seed: int = 0, prefetch: int = 2, num_workers: int = 1,
         transform: Transform | None = None, share: Callable[[int], slice] | None = None,
     ):  # fmt: skip

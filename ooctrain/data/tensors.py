@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from ooctrain.data.dataset import Batch, Dataset, Shape, as_images, permutation, take
+from ooctrain.data.dataset import Batch, Samples, Shape, as_images, permutation, take
 from ooctrain.errors import ConfigError
 from ooctrain.step.arguments import checked
 from ooctrain.step.user_values import as_numbers
@@ -67,7 +67,7 @@ class TensorDataset:
 class Subset:
     """Some samples of a data set, in the order of their numbers here."""
 
-    def __init__(self, dataset: Dataset, indices: Sequence[int] | np.ndarray):
+    def __init__(self, dataset: Samples, indices: Sequence[int] | np.ndarray):
         self.dataset, self.indices = dataset, _numbers_of(indices, len(dataset))
         shape = getattr(dataset, "shape", None)
         if isinstance(shape, Shape):
@@ -107,7 +107,7 @@ def _numbers_of(indices: Any, count: int) -> np.ndarray:
 
 @checked
 def random_split(
-    dataset: Dataset, lengths: Sequence[int | float], *, seed: int = 0
+    dataset: Samples, lengths: Sequence[int | float], *, seed: int = 0
 ) -> list[Subset]:
     """Parts of a data set that have no sample in common, drawn once and for all.
 

@@ -7,9 +7,8 @@ checks what can be checked without a trace; all else is found when the step is p
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
-from numbers import Integral, Real
 
 from ooctrain.alloc.registry import AllocatorChoice, choose_allocator
 from ooctrain.devices.cpu.host_vm import PAGE_BYTES, why_no_virtual_memory
@@ -20,6 +19,7 @@ from ooctrain.errors import ConfigError, PlanMismatch
 from ooctrain.execution.promise import check_memory_setting
 from ooctrain.sched.planning.effort import EVALUATIONS, Effort
 from ooctrain.sched.planning.planner import Planner, check_evaluations
+from ooctrain.step.arguments import checked
 from ooctrain.step.machine import Machine
 from ooctrain.step.presets import DEVICES, on_disk, usable_cores, with_link
 from ooctrain.step.presets import machine as find_machine
@@ -27,19 +27,9 @@ from ooctrain.step.trace import Trace
 
 _NO_DEBUG = Debug()
 DEFAULT_REWRITES = ("fuse", "share_storage")
-#: Seeds are written to checkpoints as numbers of 64 bits.
-MAX_SEED = (1 << 63) - 1
-_KINDS: Mapping[str, tuple[type, ...]] = {
-    "machine": (str, Machine, type(None)), "link_bytes_per_us": (Real, type(None)),
-    "debug": (Debug,), "rewrites": (tuple,),
-}  # fmt: skip
-_EXAMPLES = {
-    "machine": 'machine="v100-pcie", or oc.machine(...)',
-    "link_bytes_per_us": "link_bandwidth=2000, in bytes per microsecond: 2 GB/s",
-    "debug": "debug=Debug(poison=0xFF)", "rewrites": 'rewrites=("fuse", "share_storage")',
-}  # fmt: skip
 
 
+@checked
 @dataclass(frozen=True, slots=True)
 class Settings:
     """How to run, apart from what is trained.
@@ -94,22 +84,14 @@ class Settings:
                 code="OOC-106",
                 fix=f"one of {', '.join(DEVICES)}",
             )
-        if self.threads is not None and not (
-            isinstance(self.threads, Integral) and self.threads >= 1
-        ):
+        if self.threads is not None and self.threads < 1:
             raise ConfigError(
-                f"threads={self.threads!r} is not a whole number of 1 or more", code="OOC-106",
+                f"{self.threads} threads are too few", code="OOC-106",
                 fix="threads=1, or None for all cores",
             )  # fmt: skip
-        if not (isinstance(self.seed, Integral) and abs(int(self.seed)) <= MAX_SEED):
+        if self.time_limit_s is not None and not self.time_limit_s > 0:
             raise ConfigError(
-                f"seed {self.seed!r} is not a whole number below 2**63", code="OOC-106",
-                fix="seed=0",
-            )  # fmt: skip
-        limit = self.time_limit_s
-        if limit is not None and not (isinstance(limit, Real) and float(limit) > 0):
-            raise ConfigError(
-                f"the time limit {limit!r} is not a number of seconds above 0", code="OOC-106",
+                f"the time limit {self.time_limit_s} is not above 0", code="OOC-106",
                 fix="seconds above 0, or None for no limit",
             )  # fmt: skip
         if self.memory is not None:
@@ -118,13 +100,6 @@ class Settings:
             check_memory_setting(self.memory, others, self.device)
         self._check_spill()
         check_evaluations("settings", self.evaluations)
-        for name, kinds in _KINDS.items():
-            value = getattr(self, name)
-            if not isinstance(value, kinds) or isinstance(value, bool):
-                raise ConfigError(
-                    f"{name}={value!r} is of type {type(value).__name__}, not one of the setting",
-                    code="OOC-106", fix=_EXAMPLES[name],
-                )  # fmt: skip
 
     def _check_spill(self) -> None:
         if self.spill is not None and self.link_bytes_per_us is not None:
@@ -182,12 +157,3 @@ class Settings:
             )  # fmt: skip
 
         return choose
-
-
-def as_rewrites(names: Sequence[str]) -> tuple[str, ...]:
-    """Names of rewrites as they are given to a trainer. Raises ConfigError: not a list."""
-    if isinstance(names, str) or not isinstance(names, Sequence):
-        raise ConfigError(
-            f"rewrites={names!r} is not a list of names", code="OOC-106", fix=_EXAMPLES["rewrites"]
-        )
-    return tuple(names)

@@ -281,8 +281,6 @@ def pad(
             axis.
         ShapeError: no images, a negative side, or more to mirror or repeat than the image has.
     """
-    if not isinstance(input, Tensor):
-        return call(Pad((0, 0, 0, 0)), input)  # which refuses it
     if not isinstance(mode, str) or mode not in ("constant", *_PADDINGS):
         known = " nor ".join(map(repr, ("constant", *_PADDINGS)))
         raise ConfigError(f"pad: mode {mode!r} is neither {known}", code="OOC-106")

@@ -64,7 +64,7 @@ def require_sizes(module: Module, **sizes: int) -> None:
         ShapeError: one is no whole number of at least 1.
     """
     for name, size in sizes.items():
-        if not isinstance(size, (int, np.integer)) or size < 1:
+        if size < 1:
             raise ShapeError(
                 f"{type(module).__name__}: {name} is {size!r}", numbers=f"{name} = {size!r}",
                 fix="a whole number of at least 1",

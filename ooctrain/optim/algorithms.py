@@ -15,11 +15,11 @@ from ooctrain import plugins
 from ooctrain.errors import ConfigError
 from ooctrain.layers.update import AdamUpdate, RMSpropUpdate, SGDUpdate
 from ooctrain.optim.optimizer import Optimizer, Params, momentum_in
-from ooctrain.step.arguments import checked
+from ooctrain.step.arguments import checked_but
 from ooctrain.step.op import Op
 
 
-@checked
+@checked_but("params")
 class SGD(Optimizer):
     """Stochastic gradient descent. Slot: "momentum", which PyTorch calls momentum_buffer.
 
@@ -61,7 +61,7 @@ class SGD(Optimizer):
         return SGDUpdate(momentum, dampening, decay, nesterov, lr)
 
 
-@checked
+@checked_but("params")
 class Adam(Optimizer):
     """Adam (Kingma and Ba 2015). Slots: "exp_avg", "exp_avg_sq".
 
@@ -94,7 +94,7 @@ class Adam(Optimizer):
         return AdamUpdate(beta1, beta2, float(group["eps"]), decay, self.decoupled, lr)
 
 
-@checked
+@checked_but("params")
 class AdamW(Adam):
     """Adam with decoupled weight decay (Loshchilov and Hutter 2019): g = gradient, and w shrinks by
     lr weight_decay w before. Arguments as for `Adam`.
@@ -110,7 +110,7 @@ class AdamW(Adam):
         super().__init__(params, lr, betas, eps, weight_decay)
 
 
-@checked
+@checked_but("params")
 class RMSprop(Optimizer):
     """RMSprop (Tieleman and Hinton 2012). Slots: "square_avg"; centered: "grad_avg"; with momentum:
     "momentum", which PyTorch calls momentum_buffer.

@@ -23,7 +23,6 @@ from ooctrain.rewrite.plugged import ENTRY_POINTS, Keeps, NamedRewrite, plugged_
 from ooctrain.rewrite.reorder import reorder
 from ooctrain.rewrite.share_storage import share_storage
 from ooctrain.rewrite.tile import remark_by_name, tile_by_name
-from ooctrain.step.arguments import checked
 from ooctrain.step.trace import Trace
 
 Rewrite = Callable[[Trace], Trace]
@@ -64,7 +63,6 @@ REWRITES = Rewrites()
 SUMS_ANEW = ("tile", "bands", "bands_again")
 
 
-@checked
 def apply_rewrites(trace: Trace, names: Sequence[str]) -> Trace:
     """`trace` after the rewrites, in order.
 

@@ -21,7 +21,6 @@ from ooctrain.layers.instance_norm import (
     InstanceNormGradReduce,
 )
 from ooctrain.layers.relu import ReLU, ReLUGrad
-from ooctrain.rewrite.edit import with_calls
 from ooctrain.step.trace import Call, Trace
 
 
@@ -70,8 +69,8 @@ class _Edit:
 
     def result(self) -> Trace:
         """The new trace. Workspaces are as before: the fused operations need no more."""
-        return with_calls(
-            self.trace, [call for call in self.calls if call is not None], self.stands_for
+        return self.trace.with_calls(
+            [call for call in self.calls if call is not None], self.stands_for
         )
 
 

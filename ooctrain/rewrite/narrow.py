@@ -30,7 +30,6 @@ from ooctrain.layers.instance_norm import (
 )
 from ooctrain.layers.kernels.device_tables import TABLES
 from ooctrain.layers.relu import ReLUGrad
-from ooctrain.rewrite.edit import with_calls
 from ooctrain.sched.budget import lasting_bytes
 from ooctrain.sched.planning.planner import call_need_bytes
 from ooctrain.sched.schedule import BYTES
@@ -117,7 +116,7 @@ class _Edit:
         if not self._instead:
             return self.trace
         calls = [new for call in self.trace.calls for new in self._instead.get(call.id, [call])]
-        return with_calls(replace(self.trace, variables=tuple(self._variables)), calls)
+        return replace(self.trace, variables=tuple(self._variables)).with_calls(calls)
 
     def _variable(self, like: int, mark: str) -> int:
         old = self._variables[like]

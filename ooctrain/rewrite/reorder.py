@@ -22,7 +22,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from itertools import accumulate
 
-from ooctrain.rewrite.edit import with_calls
 from ooctrain.sched.budget import trace_peak_bytes
 from ooctrain.step.trace import Trace
 
@@ -41,7 +40,7 @@ def reorder(trace: Trace) -> Trace:
     best = min(map(orders.descend, (start, orders.greedy())), key=orders.height)
     if orders.height(best)[0] >= orders.height(start)[0]:
         return trace
-    found = with_calls(trace, [trace.calls[call] for call in best])
+    found = trace.with_calls([trace.calls[call] for call in best])
     assert trace_peak_bytes(found) < trace_peak_bytes(trace), "two peaks disagree"
     return found
 

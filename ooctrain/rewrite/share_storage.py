@@ -15,7 +15,6 @@ from collections.abc import Mapping
 from dataclasses import replace
 from types import MappingProxyType
 
-from ooctrain.rewrite.edit import with_calls
 from ooctrain.step.trace import Call, Trace
 
 
@@ -27,7 +26,7 @@ def share_storage(trace: Trace) -> Trace:
         call if reuse == call.reuse else replace(call, reuse=reuse)
         for call, reuse in zip(trace.calls, reuses, strict=True)
     ]
-    return with_calls(trace, calls)
+    return trace.with_calls(calls)
 
 
 def _reuse(trace: Trace, call: Call, lasting: set[int]) -> Mapping[int, int]:

@@ -13,16 +13,14 @@ from dataclasses import dataclass, replace
 
 from ooctrain.sched.schedule import BYTES, Granule
 from ooctrain.sched.spans import held_during
-from ooctrain.step.arguments import checked
 from ooctrain.step.machine import Machine
-from ooctrain.step.trace import Call, Trace, checked_trace
+from ooctrain.step.trace import Call, Trace
 from ooctrain.units import Percent, parse_budget
 
 #: Where a pinned variable may begin.
 ALIGN_BYTES = 512
 
 
-@checked
 def resolve_budget(trace: Trace, budget: int | str | Percent, granule: Granule = BYTES) -> int:
     """A budget in bytes; a percentage f means minimum + f (peak - minimum), rounded down.
 
@@ -78,14 +76,13 @@ def _share_bytes(trace: Trace, share: Percent, granule: Granule) -> int:
     return least + int(share.fraction * (most - least))
 
 
-@checked
 def trace_minimum_bytes(trace: Trace, granule: Granule = BYTES) -> int:
     """Persistent bytes + the largest need of a single call. Cost: O(uses).
 
     A call needs the distinct storages of its inputs and outputs, those of persistent variables not
     counted again, and its workspace.
     """
-    storage, sizes = checked_trace(trace).storage, _granted(trace, granule)
+    storage, sizes = trace.storage, _granted(trace, granule)
     persistent = _persistent_storages(trace)
 
     def need(call: Call) -> int:
@@ -96,10 +93,9 @@ def trace_minimum_bytes(trace: Trace, granule: Granule = BYTES) -> int:
     return lasting + max(map(need, trace.calls), default=0)
 
 
-@checked
 def trace_peak_bytes(trace: Trace, granule: Granule = BYTES) -> int:
     """Persistent bytes + the largest live set without any eviction. Cost: O(uses)."""
-    sizes = _granted(checked_trace(trace), granule)
+    sizes = _granted(trace, granule)
     lasting = sum(sizes[s] for s in _persistent_storages(trace))
     return max([granule.fixed_bytes + lasting, *live_bytes(trace, granule)])
 

@@ -10,6 +10,7 @@ rows.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from os import PathLike
 from typing import Any, Literal
 
 import msgspec
@@ -200,7 +201,9 @@ def _instruction(row: _Row) -> Instruction:
     return Fence()
 
 
-def rows_of_file(path: str, allowed: Sequence[str]) -> tuple[dict[str, Any], list[str]]:
+def rows_of_file(
+    path: str | PathLike[str], allowed: Sequence[str]
+) -> tuple[dict[str, Any], list[str]]:
     """What a plan file holds, unchecked but for its rewrites, and the names of these.
 
     Args:
@@ -209,7 +212,7 @@ def rows_of_file(path: str, allowed: Sequence[str]) -> tuple[dict[str, Any], lis
     Raises:
         ConfigError: not there, not a plan file, or it names other files.
     """
-    data = PLAN_FILE.plain(path)
+    data = PLAN_FILE.plain(str(path))
     of_a_plan = isinstance(data, dict) and "trace_fingerprint" in data
     if not of_a_plan or not isinstance(data.get("rewrites", []), list):
         raise PLAN_FILE.refused(str(path), "it has no trace_fingerprint and no list of rewrites")

@@ -1,43 +1,67 @@
 """Arguments of public functions, checked by their annotations where they enter.
 
-A signature says what a function takes: `p: float`, `kernel_size: IntOrPair`, `stride: int | None`.
-`checked` reads it once, when the function is defined, and looks at each argument of each call: the
-number 2 of NumPy becomes Python's, an array without axes becomes its number, and text where a
-number belongs is refused by name. So no function or class of the library checks types by itself;
-ranges (a probability, a size of at least 1) are its own business. Annotations that are not in
-`KINDS` are not looked at. Source: ours. Read next: `user_values.py`, for arrays and paths.
+A signature says what a function takes: `p: float`, `stride: int | None`. A function that is
+`checked` gets its arguments as `TAKERS` takes them: the number 2 of NumPy becomes Python's, an
+array without axes its number, and text where a number belongs is refused by name. So no function or
+class of the library checks types by itself; ranges (a probability, a size of at least 1) are its
+own business. Annotations are resolved at the first call: start-up does not wait for them, and they
+may name what is defined later. Where one says nothing that can be checked (`Any`, a protocol), any
+value is passed on. Source: ours. Read next: `user_values.py`, for arrays and paths.
 """
 
 from __future__ import annotations
 
-import inspect
-from collections.abc import Callable, Collection, Iterable, Mapping
-from contextlib import suppress
-from functools import wraps
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import cache, wraps
+from inspect import getfullargspec, unwrap
+from itertools import chain, repeat
 from numbers import Integral, Real
 from operator import index
 from os import PathLike
-from typing import Any, TypeVar
+from pathlib import Path
+from types import NoneType, UnionType
+from typing import (
+    Annotated,
+    Any,
+    Literal,
+    NamedTuple,
+    SupportsFloat,
+    TypeVar,
+    Union,
+    get_args,
+    get_origin,
+    get_type_hints,
+)
 
 import numpy as np
 
-from ooctrain.errors import ConfigError, ShapeError
+from ooctrain.errors import ConfigError
 from ooctrain.step.user_values import as_numbers
 
 C = TypeVar("C", bound=Callable[..., Any])
-#: Takes a value, in the form that the function is given. Raises TypeError, ValueError or
-#: OverflowError: it is not of this kind.
-Taken = Callable[[Any], Any]
 #: Kernels, files and schedules hold whole numbers of 64 bits.
 _LARGEST = (1 << 63) - 1
 _MOST_SHOWN = 40
+
+
+class Taker(NamedTuple):
+    """What takes the values of an annotation. A room gives its own in `Annotated[Type, Taker]`.
+
+    Args:
+        words: as an error says it, "a whole number".
+        take: gives a value in the form that the function gets. Raises TypeError, ValueError or
+            OverflowError: it does not fit; ConfigError: the same, and this error says more.
+    """
+
+    words: str
+    take: Callable[[Any], Any]
 
 
 def checked(call: C) -> C:
     """The same function, or class, whose arguments are checked by its annotations.
 
     Raises:
-        ConfigError: when it is called, an argument is not of the kind that its annotation names.
+        ConfigError: when it is called, an argument is not what its annotation says.
     """
     return checked_but()(call)
 
@@ -54,45 +78,41 @@ def checked_but(*others: str) -> Callable[[C], C]:
     return decorate
 
 
-def _checked(function: Any, name: str, others: Collection[str]) -> Any:
-    arguments = inspect.signature(function).parameters.values()
-    found = {each: None if each.name in others else _kind_of(str(each.annotation))
-             for each in arguments}  # fmt: skip
-    kinds = {each.name: kind for each, kind in found.items()
-             if each.kind in (each.POSITIONAL_OR_KEYWORD, each.KEYWORD_ONLY)}  # fmt: skip
-    order = [(e.name, k) for e, k in found.items() if e.kind == e.POSITIONAL_OR_KEYWORD]
-    (more, many), *_ = [
-        *[(e.name, k) for e, k in found.items() if e.kind == e.VAR_POSITIONAL],
-        ("", None),
-    ]
+def _checked(function: Any, name: str, others: tuple[str, ...]) -> Any:
+    @cache
+    def expected() -> tuple[list[str], str | None, dict[Any, Taker | None]]:
+        """Names by place, that of `*rest`, and {name: taker}."""
+        plain = unwrap(function)
+        owner = plain.__globals__.get(plain.__qualname__.partition(".")[0])
+        spec, hints = getfullargspec(plain), get_type_hints(plain, None, {"Self": owner}, True)
+        takers = {name: taker_of(hint) for name, hint in hints.items() if name not in others}
+        return spec.args, spec.varargs, takers
 
-    def taken(argument: str, kind: tuple[str, Taken], value: Any) -> Any:
-        words, take = kind
+    def taken(argument: str | None, value: Any) -> Any:
+        taker = expected()[2].get(argument)
+        if taker is None:
+            return value
         try:
-            return take(value)
+            return taker.take(value)
         except ConfigError:  # which says more
             raise
         except (TypeError, ValueError, OverflowError) as error:
-            raise _misfit(name, argument, words, value) from error
+            raise _misfit(name, argument, taker.words, value) from error
 
     @wraps(function)
     def call(*given: Any, **named: Any) -> Any:
-        places = [taken(argument, kind, value) if kind else value
-                  for (argument, kind), value in zip(order, given, strict=False)]  # fmt: skip
-        rest = given[len(places) :]  # of *sizes, or more than there are
-        places += [taken(more, many, value) for value in rest] if many else rest
-        for argument, value in named.items():
-            if kind := kinds.get(argument):
-                named[argument] = taken(argument, kind, value)
-        return function(*places, **named)
+        places, rest, _ = expected()
+        return function(
+            *map(taken, chain(places, repeat(rest)), given),
+            **{argument: taken(argument, value) for argument, value in named.items()},
+        )
 
     return call
 
 
-def _misfit(name: str, argument: str, words: str, value: Any) -> ConfigError:
+def _misfit(name: str, argument: str | None, words: str, value: Any) -> ConfigError:
     text = isinstance(value, str) and value.strip().lstrip("+-").replace(".", "", 1).isdigit()
-    error = ShapeError if words == KINDS["Tensor"][0] else ConfigError
-    return error(
+    return ConfigError(
         f"{name}: {argument} is {shown(value)}, not {words}", code="OOC-106",
         fix=f"without quotes: {argument}={value.strip()}" if text else f"{argument}: {words}",
     )  # fmt: skip
@@ -141,7 +161,15 @@ def truth(value: Any) -> bool:
     return bool(number)
 
 
-def _instance(of: type | tuple[type, ...]) -> Taken:
+def floats(value: Any) -> Any:
+    """What Python's `float` takes, text apart; a tensor of one value, for instance."""
+    if isinstance(value, str | bytes):
+        raise TypeError
+    float(value)
+    return value
+
+
+def _instance(of: type) -> Callable[[Any], Any]:
     def take(value: Any) -> Any:
         if not isinstance(value, of):
             raise TypeError
@@ -150,149 +178,80 @@ def _instance(of: type | tuple[type, ...]) -> Taken:
     return take
 
 
-def _ours(name: str, such_as: str) -> tuple[str, Taken]:
-    """An instance of a class of the library, or of one derived from it."""
-
-    def take(value: Any) -> Any:
-        # By name: these classes stand on higher floors.
-        if not any(kind.__name__ == name and kind.__module__.startswith("ooctrain.")
-                   for kind in type(value).__mro__):  # fmt: skip
-            raise TypeError
-        return value
-
-    return f"{'an' if name[0] in 'AEIOU' else 'a'} {name}, such as {such_as}", take
-
-
-def _clip(value: Any) -> Any:
-    for name in ("ClipNorm", "ClipEach"):
-        with suppress(TypeError):
-            return _ours(name, "")[1](value)
-    raise TypeError
-
-
-def _samples(value: Any) -> Any:
-    """Anything with a length and numbered samples."""
-    if isinstance(value, type | str | Mapping) or not hasattr(value, "__getitem__"):
-        raise TypeError
-    len(value)
-    return value
-
-
-def _iterable(value: Any) -> Any:
-    """What can be gone through, which is not begun here: a generator ends after one time."""
-    plain = isinstance(value, str | bytes | type | np.generic) or _number(value) is not value
-    if plain or not (hasattr(value, "__iter__") or hasattr(value, "__getitem__")):
-        raise TypeError
-    return value
-
-
-def _floats(value: Any) -> Any:
-    """What Python's `float` takes, text apart; a tensor of one value, for instance."""
-    if isinstance(value, str | bytes):
-        raise TypeError
-    float(value)
-    return value
-
-
-def _several(take: Taken) -> Taken:
-    def taken(values: Any) -> Any:
+def _several(taker: Taker) -> Taker:
+    def take(values: Any) -> Any:
         if isinstance(values, str | bytes | Mapping | set | frozenset):
             raise TypeError
-        return tuple(take(value) for value in values)
+        return tuple(taker.take(value) for value in values)
 
-    return taken
-
-
-#: {annotation: (what it is in words, how a value is taken)}
-KINDS: Mapping[str, tuple[str, Taken]] = {
-    "int": ("a whole number", whole), "float": ("a number", real), "bool": ("True or False", truth),
-    "str": ("text", _instance(str)), "None": ("None", _instance(type(None))),
-    "Reduction": ("text", _instance(str)), "Stem": ("text", _instance(str)),
-    "Each": ("a number, or several",
-             lambda value: _several(real)(value) if _is_several(value) else real(value)),
-    "np.ndarray": ("an array of numbers", lambda value: as_numbers(value, "an argument")),
-    "Tensor": _ours("Tensor", "oc.tensor(x)"), "T": _ours("Tensor", "model.weight"),
-    "Self": _ours("Tensor", "oc.tensor(x)"),
-    "Parameter": _ours("Parameter", "model.weight"),
-    "Optimizer": _ours("Optimizer", "optim.SGD(model.parameters(), lr=0.1)"),
-    "LRScheduler": _ours("LRScheduler", "optim.StepLR(optimizer, 10)"),
-    "Machine": _ours("Machine", "oc.machine()"),
-    "Ranks": _ours("Ranks", "oc.distributed.world()"), "Debug": _ours("Debug", "debug=None"),
-    "Settings": _ours("Settings", "settings=None"),
-    "files.RunState": _ours("RunState", "run=None"), "files.Expected": (
-        "settings", lambda value: value if callable(value) else _instance(Mapping)(value)),
-    "SupportsFloat": ("a number", _floats),
-    "Spill": _ours("Spill", "a folder"), "Clip": ("a bound, such as 1.0", _clip),
-    "Dataset": ("data with a length and numbered samples", _samples),
-    "Path": ("a path", _instance(PathLike)), "Halo": ("text", _instance(str)),
-    "Link": ("text", _instance(str)),
-    "Granule": _ours("Granule", "oc.Granule(512)"),
-    "Dims": ("whole numbers, or None", lambda value: value if value is None else
-             _several(whole)(value) if _is_several(value) else whole(value)),
-    "Size": ("a whole number, or several",
-             lambda value: _several(whole)(value) if _is_several(value) else whole(value)),
-    "IntOrPair": ("a whole number, or two of them",
-                  lambda value: _several(whole)(value) if _is_several(value) else whole(value)),
-}  # fmt: skip
-_FUNCTION = "a function", _instance(Callable)  # type: ignore[arg-type]
-#: {what an annotation with brackets begins with: its kind, whatever stands in them}
-_BY_HEAD = {"Literal": KINDS["str"], "Callable": _FUNCTION, "Loss": _FUNCTION,
-            "Transform": _FUNCTION, "Mapping": ("a dictionary", _instance(Mapping)),
-            "dict": ("a dictionary", _instance(dict)),
-            "PathLike": ("a path", _instance(PathLike))}  # fmt: skip
-#: Those whose parts are of one kind.
-_SEVERAL = ("Sequence", "Iterable", "tuple", "list")
+    return Taker(f"several, each {taker.words}", take)
 
 
-def _is_several(value: Any) -> bool:
-    return isinstance(value, tuple | list) or (isinstance(value, np.ndarray) and value.ndim > 0)
-
-
-def _kind_of(annotation: str) -> tuple[str, Taken] | None:
-    """What an annotation names; None where any value may be given."""
-    found = [_one_kind(part) for part in _parts(annotation, " | ")]
-    if None in found:
-        return None
-    kinds = list(filter(None, found))
-    words = " or ".join(word for word, _ in kinds)
+def _one_of(takers: Sequence[Taker]) -> Taker:
     # None first, which for a truth would count as False.
-    takes = [take for word, take in sorted(kinds, key=lambda kind: kind[0] != "None")]
-    return (words, takes[0]) if len(takes) == 1 else (words, _first_of(takes))
+    ordered = sorted(takers, key=lambda taker: taker is not TAKERS[NoneType])
 
-
-def _first_of(takes: Iterable[Taken]) -> Taken:
     def take(value: Any) -> Any:
-        for each in takes:
+        for taker in ordered:
             try:
-                return each(value)
+                return taker.take(value)
             except ConfigError:
                 raise
             except (TypeError, ValueError, OverflowError):
                 continue
         raise TypeError
 
-    return take
+    return Taker(" or ".join(taker.words for taker in takers), take)
 
 
-def _one_kind(annotation: str) -> tuple[str, Taken] | None:
-    head, _, inner = annotation.partition("[")
-    if head in _BY_HEAD:
-        return _BY_HEAD[head]
-    if head in _SEVERAL and inner:
-        kinds = [_kind_of(part) for part in _parts(inner.removesuffix("]"), ", ") if part != "..."]
-        if kinds[0] is None or len({kind and kind[0] for kind in kinds}) > 1:
-            return ("several", _iterable) if head == "Iterable" else None
-        words, take = kinds[0]
-        return f"several, each {words}", _several(take)
-    return KINDS.get(annotation)
+_TEXT, _PATH = Taker("text", _instance(str)), Taker("a path", _instance(PathLike))
+#: {type, or what stands before its brackets: its taker}; of another class an instance is taken
+TAKERS: Mapping[Any, Taker] = {
+    NoneType: Taker("None", _instance(NoneType)),
+    int: Taker("a whole number", whole), float: Taker("a number", real),
+    bool: Taker("True or False", truth), SupportsFloat: Taker("a number", floats),
+    str: _TEXT, Literal: _TEXT, Path: _PATH, PathLike: _PATH,
+    np.ndarray: Taker("an array of numbers", lambda value: as_numbers(value, "an argument")),
+    Callable: Taker("a function", _instance(Callable)),  # type: ignore[arg-type]
+    Mapping: Taker("a dictionary", _instance(Mapping)),
+}  # fmt: skip
+#: {class: it in words}, where an example helps
+WORDS: Mapping[str, str] = {
+    "Algebra": "a Tensor, such as oc.tensor(x)", "Tensor": "a Tensor, such as oc.tensor(x)",
+    "Parameter": "a Parameter, such as model.weight",
+    "Optimizer": "an Optimizer, such as optim.SGD(model.parameters(), lr=0.1)",
+    "LRScheduler": "an LRScheduler, such as optim.StepLR(optimizer, 10)",
+    "Machine": "a Machine, such as oc.machine()", "Granule": "a Granule, such as oc.Granule(512)",
+    "Ranks": "the ranks, oc.distributed.world()", "dict": "a dictionary",
+    "Trace": "a Trace, such as oc.trace(model, (N, C, H, W))",
+    "Module": 'a model, such as oc.models.build("resnet18")',
+    "Plan": "a Plan, such as oc.plan(trace, budget)",
+}  # fmt: skip
 
 
-def _parts(text: str, by: str) -> list[str]:
-    """What stands between the separators that are in no brackets."""
-    found, depth = [""], 0
-    for piece in text.split(by):
-        found[-1] += by * bool(depth) + piece
-        depth += piece.count("[") - piece.count("]")
-        if not depth:
-            found.append("")
-    return found[:-1]
+def taker_of(hint: Any) -> Taker | None:
+    """What takes values of a resolved annotation; None where any value may be given."""
+    origin, parts = get_origin(hint) or hint, get_args(hint)
+    if origin is Annotated:
+        return next((each for each in hint.__metadata__ if isinstance(each, Taker)), None)
+    if isinstance(hint, TypeVar):
+        return taker_of(hint.__bound__)
+    if origin in (Union, UnionType):
+        found = [taker_of(part) for part in parts]
+        return None if None in found else _one_of([taker for taker in found if taker])
+    if origin in (Sequence, Iterable, tuple, list) and parts:
+        of_parts, *others = {taker_of(part) for part in parts if part is not ...}
+        if of_parts and not others:
+            return _several(of_parts)
+    if origin in TAKERS:
+        return TAKERS[origin]
+    return _of_class(origin) if isinstance(origin, type) and origin is not tuple else None
+
+
+def _of_class(of: type) -> Taker | None:
+    try:
+        isinstance(None, of)
+    except TypeError:  # Any, a protocol
+        return None
+    article = "an" if of.__name__[0] in "AEIOU" else "a"
+    return Taker(WORDS.get(of.__name__, f"{article} {of.__name__}"), _instance(of))

@@ -27,7 +27,6 @@ from platformdirs import user_cache_dir
 from ooctrain.errors import ConfigError, unknown_name
 from ooctrain.plugins import is_path
 from ooctrain.step.allowance import usable_cores as usable_cores
-from ooctrain.step.arguments import checked
 from ooctrain.step.machine import Disk, Machine
 from ooctrain.step.schema import FileKind
 from ooctrain.units import GIB, rate_of
@@ -174,7 +173,6 @@ DEVICES = tuple(DEFAULTS)
 HERE = "here"
 
 
-@checked
 def machine(which: str | Machine | None = None, device: str = "cpu") -> Machine:
     """The machine meant by a name, itself, or None.
 

@@ -11,8 +11,8 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from types import MappingProxyType
 from typing import Any, Literal, get_args
@@ -226,6 +226,40 @@ class Trace:
         """Paper 000's variable sequence: the distinct variables of each call, call after call."""
         return tuple(variable for call in self.calls for variable in call.touched())
 
+    def with_calls(
+        self, calls: Sequence[Call], stands_for: Mapping[int, int] | None = None,
+        gone: Collection[int] = (),
+    ) -> Trace:  # fmt: skip
+        """The step with some calls changed, joined or dropped, as a rewrite edits it: a checked
+        trace with new ids, without the variables that no call uses any more; names stay.
+
+        Args:
+            calls: in their new order; ids, variables and `forward_of` are those of this trace.
+            stands_for: {call that is gone: call that now does its work}, for `forward_of`.
+            gone: inputs that are gone.
+
+        Raises:
+            ConfigError: the result is not a trace, for example because a call moved before its
+                input.
+        """
+        kept = {v for call in calls for v in call.touched()}
+        kept |= {*self.initial, *self.outputs.values()} - set(gone)
+        variables = [v for v in self.variables if v.id in kept]
+        variable_ids = {v.id: new for new, v in enumerate(variables)}
+        call_ids = {call.id: new for new, call in enumerate(calls)}
+        call_ids |= {gone: call_ids[now] for gone, now in (stands_for or {}).items()}
+        if len(variables) < len(self.variables) or any(old != new for old, new in call_ids.items()):
+            variables = [v if v.id == new else _numbered(v, new) for new, v in enumerate(variables)]
+            calls = [_renumbered(call, variable_ids, call_ids) for call in calls]
+        carries = {variable_ids[new]: variable_ids[old] for new, old in self.carries.items()}
+        outputs = {name: variable_ids[v] for name, v in self.outputs.items()}
+        result = replace(
+            self, variables=tuple(variables), calls=tuple(calls),
+            carries=MappingProxyType(carries), outputs=MappingProxyType(outputs),
+        )  # fmt: skip
+        result.check()
+        return result
+
     def check(self) -> None:
         """Walks every invariant of a trace. Time O(calls + variables).
 
@@ -248,14 +282,22 @@ class Trace:
         return svg_of(self)
 
 
-def checked_trace(given: object) -> Trace:
-    """What stands in a trace's place. Raises ConfigError: a model, say, which is traced first."""
-    if not isinstance(given, Trace):
-        raise ConfigError(
-            f"{type(given).__name__} is not a Trace", code="OOC-106",
-            fix="trace = oc.trace(model, (N, C, H, W))",
-        )  # fmt: skip
-    return given
+# Written out: a step in bands has a hundred thousand of them, and `dataclasses.replace` takes four
+# times as long.
+
+
+def _numbered(v: Variable, new: int) -> Variable:
+    return Variable(new, v.name, v.shape, v.dtype, v.nbytes, v.kind, v.pinned)
+
+
+def _renumbered(call: Call, variables: Mapping[int, int], calls: Mapping[int, int]) -> Call:
+    of = call.forward_of
+    reuse = {variables[out]: variables[v] for out, v in call.reuse.items()}
+    return Call(
+        calls[call.id], call.name, call.op, tuple([variables[v] for v in call.ins]),
+        tuple([variables[v] for v in call.outs]), call.workspace_bytes, MappingProxyType(reuse),
+        call.pure, call.phase, None if of is None else calls.get(of), call.duration_ns,
+    )  # fmt: skip
 
 
 def _broken(what: str, **details: str) -> ConfigError:

@@ -31,7 +31,7 @@ FLOORS = (
     ("functional", "optim", "rewrite", "alloc", "data", "planning"),
     ("nn", "execution", "distributed", "report"),
     ("models", "split", "tracing"),
-    ("api", "train", "testing"),
+    ("api", "doors", "train", "testing"),
     ("experiments", "machine", "course", "explain", "interop", "laws"),
     ("cli",),
     ("__main__",),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import inspect
+import pickle
 from functools import cache
 
 import numpy as np
@@ -301,12 +303,19 @@ def test_what_takes_a_trace_says_how_to_make_one(wrong):
         with pytest.raises(ConfigError, match="not a Trace") as refused:
             call()
         assert "oc.trace(model, (N, C, H, W))" in refused.value.fix, name
-    with pytest.raises(ConfigError, match="neither a Plan nor a Schedule"):
+    with pytest.raises(ConfigError, match="a Schedule or a Plan"):
         oc.simulate(given, small_trace())
+
+
+def test_a_pickle_finds_each_public_function():
+    for name in oc.__all__:
+        found = getattr(oc, name)
+        if inspect.isfunction(found):
+            assert pickle.loads(pickle.dumps(found)) is found, name
 
 
 def test_what_takes_a_model_says_so():
     plan = oc.plan(small_trace(), "100%", "keep-all", MACHINE)
     for given in (small_trace(), batch()):
-        with pytest.raises(ConfigError, match="is not a model"):
+        with pytest.raises(ConfigError, match="not a model"):
             oc.execute(plan, given, batch())

@@ -41,7 +41,8 @@ class Takes:
 
 def outcome(*turns, question=QUESTION):
     portfolio = Portfolio(question)
-    portfolio.run_all(turns)
+    for turn in turns:
+        portfolio.run(turn)
     return portfolio.outcome("all")
 
 
@@ -60,9 +61,8 @@ def needs(least):
 
 def test_the_plan_of_the_least_cost_stays_and_the_first_of_equals():
     portfolio = Portfolio(QUESTION)
-    portfolio.run_all(
-        Turn(Takes(us, name)) for us, name in ((3, "slow"), (2, "first"), (2, "second"), (4, "z"))
-    )
+    for us, name in ((3, "slow"), (2, "first"), (2, "second"), (4, "z")):
+        portfolio.run(Turn(Takes(us, name)))
     assert (portfolio.best_us, portfolio.chosen) == (2, "first")
     assert portfolio.outcome("all").makespan_us == 2
 

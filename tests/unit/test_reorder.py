@@ -20,7 +20,6 @@ import ooctrain as oc
 from ooctrain.api import step_trace
 from ooctrain.engine.incore import run_trace
 from ooctrain.rewrite import fuse, share_storage
-from ooctrain.rewrite.edit import with_calls
 from ooctrain.rewrite.reorder import _dependencies, _Orders, _phases, reorder
 from ooctrain.sched.budget import trace_peak_bytes
 from ooctrain.step.builder import TraceBuilder
@@ -90,7 +89,7 @@ def test_what_an_order_holds_is_what_the_budget_says(seed, calls):
     orders = _Orders(trace)
     start = orders.height(range(len(trace.calls)))[0]
     order = orders.greedy()
-    moved = with_calls(trace, [trace.calls[call] for call in order])
+    moved = trace.with_calls([trace.calls[call] for call in order])
     assert trace_peak_bytes(moved) - trace_peak_bytes(trace) == orders.height(order)[0] - start
 
 

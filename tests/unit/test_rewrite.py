@@ -12,7 +12,6 @@ from ooctrain.engine.incore import initial_values, run_trace
 from ooctrain.errors import ConfigError
 from ooctrain.layers.batch_norm import BatchNormApply
 from ooctrain.rewrite import REWRITES, apply_rewrites, fuse, share_storage
-from ooctrain.rewrite.edit import with_calls
 from ooctrain.tracing import trace
 
 SCALARS = {"lr": 0.1, "step": 0, "seed": 0}
@@ -169,7 +168,7 @@ def test_rewrites_are_pure_and_registered():
 def test_a_reordering_that_breaks_the_trace_is_refused():
     step = trace(models.build("lenet"), (2, 3, 32, 32))
     with pytest.raises(ConfigError, match="before it is written"):
-        with_calls(step, [*step.calls[1:], step.calls[0]])
+        step.with_calls([*step.calls[1:], step.calls[0]])
 
 
 @pytest.mark.slow
@@ -187,7 +186,7 @@ def test_fuse_then_share_keeps_the_bits_of_a_resnet():
 
 
 def test_what_has_a_new_number_has_all_else_as_before():
-    """`rewrite/edit.py` writes out each field of what it numbers anew."""
+    """`Trace.with_calls` writes out each field of what it numbers anew."""
     step = resnet_trace()
     made, names = fuse(step), step.variable_by_name
     moved = [v for v in made.variables if v.id != names[v.name].id]

@@ -188,7 +188,7 @@ def _phases(total_steps: int, pct_start: float, three_phase: bool) -> tuple[_Pha
 
 def _total(total_steps: int | None, epochs: int | None, steps_per_epoch: int | None) -> int:
     given = [total_steps] if total_steps is not None else [epochs, steps_per_epoch]
-    if any(not isinstance(count, int) or count < 1 for count in given):
+    if any(count is None or count < 1 for count in given):
         raise ConfigError(
             "the number of steps in a cycle is not known", fix="total_steps, or epochs and "
             "steps_per_epoch, whole numbers of 1 or more",

@@ -14,7 +14,7 @@ import warnings
 
 from ooctrain.rewrite.tile.tiling import Halo, Tiling, parse_name, remark_on, tile_trace
 from ooctrain.step.arguments import checked_but
-from ooctrain.step.trace import Trace, checked_trace
+from ooctrain.step.trace import Trace
 
 __all__ = ["remark_by_name", "tile", "tile_by_name"]
 
@@ -62,9 +62,9 @@ def tile(
     Cost: O(calls + tiles * calls of the chain).
     """
     tiling = Tiling(grid, first, last, halo, again)
-    tiled = tile_trace(checked_trace(trace), tiling)
+    tiled = tile_trace(trace, tiling)
     if remark := remark_on(trace, tiling):
-        warnings.warn(remark, stacklevel=2)
+        warnings.warn(remark, stacklevel=3)
     return tiled
 
 

@@ -27,7 +27,6 @@ from ooctrain.errors import ConfigError
 from ooctrain.layers.combine import Constant
 from ooctrain.layers.kernels.device_tables import TABLES
 from ooctrain.layers.regions import Insert
-from ooctrain.rewrite.edit import with_calls
 from ooctrain.rewrite.tile.band_rows import BandPass, BandRows, Part, Source
 from ooctrain.rewrite.tile.banded_calls import BandedCalls
 from ooctrain.rewrite.tile.carried_sums import CarriedSum
@@ -433,7 +432,7 @@ def read_blocks(trace: Trace) -> Trace:
         else:
             outputs[name] = v
     extended = replace(extended, outputs=MappingProxyType(outputs))
-    return with_calls(extended, calls, gone=gone)
+    return extended.with_calls(calls, gone=gone)
 
 
 # Which wholes there are

@@ -24,7 +24,6 @@ from ooctrain.layers.losses import (
     TotalLoss,
     WeightedCrossEntropy,
 )
-from ooctrain.rewrite.edit import with_calls
 from ooctrain.rewrite.tile.banded_calls import banded_calls, forward_calls
 from ooctrain.rewrite.tile.bands import handed_over_bytes, weave_bands
 from ooctrain.rewrite.tile.graph_tiles import graph_calls, is_graph, weave_graph
@@ -229,7 +228,7 @@ def losses_apart(trace: Trace, last: str | None) -> Trace:
             calls.append(replace(call, ins=(*call.ins, parts.divisors[call.forward_of])))
         else:
             calls.append(call)
-    return with_calls(replace(trace, variables=tuple(parts.variables)), calls)
+    return replace(trace, variables=tuple(parts.variables)).with_calls(calls)
 
 
 def _can_be(trace: Trace, call: Call) -> bool:

@@ -31,9 +31,8 @@ from ooctrain.sched.budget import input_bytes
 from ooctrain.sched.planning.decisions import BEFORE_THE_STEP, Life, lives, runs_once
 from ooctrain.sched.planning.residency import Liveness
 from ooctrain.sched.schedule import BYTES, LowerBound
-from ooctrain.step.arguments import checked
 from ooctrain.step.machine import Machine, call_durations_ns
-from ooctrain.step.trace import Trace, checked_trace
+from ooctrain.step.trace import Trace
 from ooctrain.units import format_bytes
 
 #: HiGHS is exact to about 1e-7 of the largest number; the bound gives this share away.
@@ -76,7 +75,6 @@ class FluidBound:
         return LowerBound(self.makespan_us, kind)
 
 
-@checked
 def fluid_bound(
     trace: Trace, budget_bytes: int, machine: Machine, *, recompute: bool = True,
     resident: bool = False, host_budget_bytes: int | None = None,
@@ -94,7 +92,6 @@ def fluid_bound(
 
     Cost: an LP of some 15 rows for each call and 3 columns for each gap: 0.5 s for 600 calls.
     """
-    trace = checked_trace(trace)
     if host_budget_bytes is not None:
         host_budget_bytes = max(host_budget_bytes, input_bytes(trace))
     covered = Covered(recompute, resident, host_budget_bytes)

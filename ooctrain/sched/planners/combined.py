@@ -17,21 +17,20 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 from ooctrain.errors import PartFailed, failing_as
 from ooctrain.sched.bounds.closed import arrivals_us
 from ooctrain.sched.planners.belady import Belady
-from ooctrain.sched.planners.by_search import CALLS, SEEDS, Found, found_by_search, promised_ns
+from ooctrain.sched.planners.by_search import CALLS, SEEDS, found_by_search, promised_ns
 from ooctrain.sched.planners.checkmate import Checkmate
 from ooctrain.sched.planners.dtr import Dtr
 from ooctrain.sched.planners.keep_all import KeepAll
 from ooctrain.sched.planners.portfolio import Portfolio, Turn
 from ooctrain.sched.planners.prefix import Prefix
 from ooctrain.sched.planners.window import SlidingWindow, WindowCyclic
-from ooctrain.sched.planning.effort import Deadline
 from ooctrain.sched.planning.host_gaps import has_host_space, is_short_of_host
 from ooctrain.sched.planning.planner import Planner, check_evaluations, check_true_or_false
 from ooctrain.sched.planning.question import Question, makespan_us
@@ -63,7 +62,6 @@ class Combined:
             many lists that are); None: as much as the question says (`--evaluations`), or
             `THOROUGH`. A time limit interrupts, and the
             plan's notes then say so.
-        checkmate: whether `checkmate` is among the starts of short steps on a short host.
         forms: whether it takes other forms of the step that are offered, where they promise more.
 
     Cost: some 0.2 ms for each evaluation of 600 calls, and the starts' plans.
@@ -72,12 +70,11 @@ class Combined:
     name = "combined"
 
     evaluations: int | None = None
-    checkmate: bool = True
     forms: bool = True
 
     def __post_init__(self) -> None:
         check_evaluations(self.name, self.evaluations)
-        check_true_or_false(self.name, {"checkmate": self.checkmate, "forms": self.forms})
+        check_true_or_false(self.name, {"forms": self.forms})
 
     def plan(self, question: Question) -> Plan:
         """See `Planner`. The minimum is the least of the starts'; of all forms, where there are
@@ -129,31 +126,14 @@ class Combined:
 
     def _plan_form(self, question: Question) -> Plan:
         """The plan of one form of the step."""
-        starting = _Starts(replace(question, forms={}))
-        first = starts(question)
-        starting.run_starts(first if self.checkmate else _without_checkmate(first))
-        if starting.best is None and not is_short_of_host(question):
-            return starting.outcome(self.name)  # raises
-        best = starting.best_start()
-        if best is None or not (starting.all_fits or starting.is_least(best)):
-            found = Found(None, cut_short=False)
-            try:
-                with failing_as("the search of 'combined'"):
-                    found = found_by_search(
-                        question, self._most(question), starting.search_ends, starting.again
-                    )
-            except PartFailed as failure:
-                starting.failures.append(failure)
-            starting.cut_short |= found.cut_short
-            if best is None and found.plan is None:
-                starting.run_starts(last_asked(question))
-                best = starting.best_start()
-            plans = [plan for plan in (best, found.plan) if plan is not None]
-            if plans:
-                starting.best = min(plans, key=makespan_us)
-        else:
-            starting.best = best
-        return starting.outcome(self.name)
+        portfolio = _Starts(replace(question, forms={}))
+        portfolio.run_starts(starts(question))
+        is_refused = portfolio.best is None and not is_short_of_host(question)
+        if not (is_refused or portfolio.all_fits or portfolio.is_least):
+            portfolio.search(self._most(question))
+            if portfolio.best is None:
+                portfolio.run_starts(last_asked(question))
+        return portfolio.outcome(self.name)
 
 
 class Promised(NamedTuple):
@@ -192,23 +172,28 @@ class _Starts(Portfolio):
                 self.again.append(plan)
             self.cut_short |= bool(plan.notes.get("cut_short"))
             self.all_fits |= planner.name == "keep-all"
-            if self.best is not None and self.is_least(self.best):
+            if self.is_least:
                 break
-
-    def best_start(self) -> Plan | None:
-        """The fastest, which says whose it is."""
-        if self.best is None:
-            return None
-        return replace(self.best, notes={"from": self.chosen, **self.best.notes})
+        if self.best is not None:
+            self.best = replace(self.best, notes={"from": self.chosen, **self.best.notes})
 
     @property
-    def search_ends(self) -> Deadline:
-        """When the search has to end, so that its plan can still be written down."""
-        return self.question.effort.deadline.earlier(self.writing_s)
+    def is_least(self) -> bool:
+        """Whether no list is faster than the best, whatever the budget."""
+        return self.best_us <= arrivals_us(self.question.trace, self.question.machine)
 
-    def is_least(self, plan: Plan) -> bool:
-        """Whether no list is faster, whatever the budget."""
-        return plan.makespan_us <= arrivals_us(self.question.trace, self.question.machine)
+    def search(self, evaluations: int) -> None:
+        """Has the search take part, which ends early enough for its plan to be written down."""
+        ends = self.question.effort.deadline.earlier(self.writing_s)
+        try:
+            with failing_as("the search of 'combined'"):
+                found = found_by_search(self.question, evaluations, ends, self.again)
+        except PartFailed as failure:
+            self.failures.append(failure)
+            return
+        self.cut_short |= found.cut_short
+        if found.plan is not None and found.plan.makespan_us < self.best_us:
+            self.best, self.best_us = found.plan, found.plan.makespan_us
 
 
 def starts(question: Question) -> tuple[Planner, ...]:
@@ -227,10 +212,6 @@ def starts(question: Question) -> tuple[Planner, ...]:
     alone = Checkmate()
     exact = (alone,) if len(trace.calls) <= alone.exact else ()
     return (KeepAll(), Belady(), Prefix(), WindowCyclic(), Dtr(), *exact)
-
-
-def _without_checkmate(planners: Iterable[Planner]) -> Iterator[Planner]:
-    return (planner for planner in planners if not isinstance(planner, Checkmate))
 
 
 def last_asked(question: Question) -> tuple[Planner, ...]:

@@ -13,7 +13,6 @@ refusal says nothing. Source: algorithm portfolios (Huberman, Lukose and Hogg 19
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 
 from ooctrain.errors import Infeasible, PartFailed, Withheld
@@ -103,11 +102,6 @@ class Portfolio:
         if turn.gain * cost_us < self.best_us:
             self.best, self.best_us, self.chosen = plan, cost_us, turn.planner.name
         return plan
-
-    def run_all(self, turns: Iterable[Turn]) -> None:
-        """Runs some turns, one after another."""
-        for turn in turns:
-            self.run(turn)
 
     def outcome(self, name: str) -> Plan:
         """The best plan, with remarks on what failed.

@@ -28,11 +28,10 @@ from ooctrain.sched.planning.planner import infeasible, turning_point
 from ooctrain.sched.planning.residency import Liveness
 from ooctrain.sched.planning.swap import swap_gaps
 from ooctrain.sched.schedule import BYTES, Granule
-from ooctrain.step.arguments import checked
 from ooctrain.step.chain import NS_PER_US, chain
 from ooctrain.step.machine import Machine, call_durations_ns
 from ooctrain.step.presets import machine as find_machine
-from ooctrain.step.trace import Trace, checked_trace
+from ooctrain.step.trace import Trace
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,7 +142,6 @@ class ChainView:
         return max(needs, key=lambda need: need[0])
 
 
-@checked
 def chain_view(
     trace: Trace, machine: str | Machine | None = None, granule: Granule = BYTES,
     most_stages: int | None = None,
@@ -160,7 +158,7 @@ def chain_view(
     Cost: O(calls + uses).
     """
     where = find_machine(machine)
-    turn = turning_point(checked_trace(trace))
+    turn = turning_point(trace)
     movable = _movable(trace, turn)
     cuts = list(_cuts(trace, movable, turn))
     stages_of_step = len(cuts) + 1
