@@ -181,7 +181,8 @@ class Trainer:
                 stay; the error says how many.)
             What an operation of the user's own raised; everything is as it was before.
             An interrupt (Ctrl-C, a signal's handler that raises), once the step is done, which then
-                counts; a second one at once, while the step goes on by itself.
+                counts; a second one at once, while the step goes on by itself, and the next call of
+                this trainer comes after it.
         """
         x = as_images(x)
         y = as_target(y, rows=next(iter(x.shape), None))
@@ -320,6 +321,7 @@ class Trainer:
         Dropout's masks depend on the number. Adam's bias correction depends on how often each
         parameter was updated, which is fewer times where it was frozen (`Optimizer.steps`).
         """
+        self._residence.finisher.wait()
         return self.optimizer.steps_done
 
     @property
