@@ -5,7 +5,8 @@ between any two lines, as that of a signal's handler (Ctrl-C, SIGALRM, a noteboo
 must not end it there. Such exceptions are raised in the thread that runs the caller's code, so the
 step runs in another one, and the caller waits. An interrupt ends the wait once the work is done,
 which takes one step at most. A second one ends the wait at once; the work then goes on by itself,
-and whatever is asked next comes after it (`wait`). Read next: `../execution/residence.py`, `../train.py`.
+and whatever is asked next comes after it (`wait`). Read next: `../execution/residence.py`,
+`../train.py`.
 """
 
 from __future__ import annotations

@@ -14,7 +14,6 @@ import errno
 import json
 import os
 import secrets
-import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field
@@ -26,7 +25,7 @@ import msgspec
 import numpy as np
 from safetensors import SafetensorError, safe_open
 
-from ooctrain.errors import CheckpointError, ConfigError
+from ooctrain.errors import CheckpointError, ConfigError, warn
 from ooctrain.execution.checkpoint_file import (
     CHECKSUM_KEY,
     STATE_KEY,
@@ -180,10 +179,9 @@ def load(path: str | Path) -> Checkpoint:
             first_error = first_error or error
             continue
         if first_error:
-            warnings.warn(
+            warn(
                 f"{target} cannot be used ({first_error.what}); going on from {candidate}, step "
-                f"{checkpoint.run.step}",
-                stacklevel=2,
+                f"{checkpoint.run.step}"
             )
         return checkpoint
     assert first_error is not None

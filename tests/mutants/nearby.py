@@ -40,7 +40,7 @@ def near_files(file: str) -> list[list[str]]:
     early = [path for path in known if not path.startswith(LATE)]
     if not near:
         folder = module.rpartition(".")[0]
-        near = [path for path in early if any(n.startswith(folder) for n in known[path])]
+        near = [path for path in known if any(n.startswith(folder) for n in known[path])]
     tables = [path for path in early if is_table(path) and path not in near]
     of_room = [path for path in early if any(name.startswith(room) for name in known[path])]
     room_too = [path for path in of_room if path not in {*near, *tables}]

@@ -391,8 +391,8 @@ def test_what_is_asked_after_a_second_interrupt_comes_after_the_step(use, form, 
     before = signal.signal(signal.SIGALRM, stop)
     try:
         trainer.step(*batch(0))
+        signal.setitimer(signal.ITIMER_REAL, 0.05, 0.05)
         with pytest.raises(Stop):
-            signal.setitimer(signal.ITIMER_REAL, 0.03, 0.05)
             trainer.step(*batch(1))
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
