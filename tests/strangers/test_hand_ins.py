@@ -70,12 +70,21 @@ def encrypted(files=None):
 
 G, NOT = GOOD.encode(), OTHER.encode()
 BOMB = {"lru.py": b"0" * (65 << 20)}
+VENV = [
+    *(f"venv/lib/python3.11/site-packages/numba/{number}.py" for number in range(5001)),
+    "venv/Lib/site-packages/lru.py", "node_modules/a/lru.py",
+]  # fmt: skip
 #: {what is handed in: its files}; each is a right submission.
 RIGHT = {
     "a file": {"ada.py": G},
     "an ending in capitals": {"ADA.PY": G},
     "a hidden ending": {"ada.py.txt": G},
     "a mark at the start": {"ada.py": b"\xef\xbb\xbf" + G},
+    "two bytes a letter, as PowerShell writes": {"ada.py": GOOD.encode("utf-16")},
+    "the same in a folder": {"ada/lru.py": b"\xfe\xff" + GOOD.encode("utf-16-be")},
+    "a virtual environment, too": {"ada/work/mine.py": G, **{f"ada/work/{name}": NOT for name in VENV[-9:]}},
+    "a zip with a virtual environment": {"ada.zip": zipped(
+        {**dict.fromkeys(VENV, b"x = 1"), "work/mine.py": G})},
     "ends of lines of Windows": {"ada.py": G.replace(b"\n", b"\r\n")},
     "a name with a colon": {"ada.py:copy.py": G},
     "a name with blanks and umlauts": {"Ada Müller (2).py": G},
