@@ -60,12 +60,17 @@ def notebook(*cells, key="source", lines=False, **rest):
     return json.dumps({**book, **rest}).encode()
 
 
+def flagged(packed, flag):
+    """A zip whose first file has a flag."""
+    content = bytearray(packed)
+    for signature, flags in ((b"PK\3\4", 6), (b"PK\1\2", 8)):
+        content[content.index(signature) + flags] |= flag
+    return bytes(content)
+
+
 def encrypted(files=None):
     """A zip whose first file is."""
-    content = bytearray(zipped(files or {"lru.py": GOOD.encode()}))
-    for signature, flags in ((b"PK\3\4", 6), (b"PK\1\2", 8)):
-        content[content.index(signature) + flags] |= 1
-    return bytes(content)
+    return flagged(zipped(files or {"lru.py": GOOD.encode()}), 1)
 
 
 G, NOT = GOOD.encode(), OTHER.encode()
@@ -82,7 +87,8 @@ RIGHT = {
     "a mark at the start": {"ada.py": b"\xef\xbb\xbf" + G},
     "two bytes a letter, as PowerShell writes": {"ada.py": GOOD.encode("utf-16")},
     "the same in a folder": {"ada/lru.py": b"\xfe\xff" + GOOD.encode("utf-16-be")},
-    "a virtual environment, too": {"ada/work/mine.py": G, **{f"ada/work/{name}": NOT for name in VENV[-9:]}},
+    "a virtual environment, too": {
+        "ada/work/mine.py": G, **{f"ada/work/{name}": NOT for name in VENV[-9:]}},
     "a zip with a virtual environment": {"ada.zip": zipped(
         {**dict.fromkeys(VENV, b"x = 1"), "work/mine.py": G})},
     "ends of lines of Windows": {"ada.py": G.replace(b"\n", b"\r\n")},
@@ -105,6 +111,7 @@ RIGHT = {
     "a zip in a zip": {"ada.zip": zipped({"inner.zip": zipped({"lru.py": G})})},
     "a zip with all of the handout": {"ada.zip": zipped({"tiny/lru.py": G, "tiny/test_tiny.py": NOT,
                                       "tiny/adapters.py": NOT, "tiny/README.md": b"x"})},
+    "a zip that was packed as tightly as can be": {"ada.zip": flagged(zipped({"lru.py": G}), 2)},
     "a zip with something huge that is not read": {"ada.zip": zipped({"lru.py": G,
                                                    "weights.bin": b"0" * (70 << 20)})},
     "a tar": {"ada.tar": tarred({"lru.py": G})},
