@@ -119,7 +119,9 @@ def _until_a_death(
         waiting: dict[Future[Result], int] = {}
         try:
             for place, case in missing.items():
-                waiting[pool.submit(work, case)] = place
+                with _held_back():
+                    future = pool.submit(work, case)
+                waiting[future] = place
             for future in as_completed(list(waiting)):
                 result = future.result()
                 yield waiting.pop(future), result
@@ -208,6 +210,21 @@ def _end_with(watched: Connection) -> None:
         os._exit(1)
 
     threading.Thread(target=wait, daemon=True).start()
+
+
+@contextmanager
+def _held_back() -> Iterator[None]:
+    """Within it a Ctrl-C waits, as it does for good in a process that is started meanwhile: it
+    comes to all of a terminal's processes, and these would say where they were interrupted.
+    """
+    if not hasattr(signal, "pthread_sigmask"):
+        yield
+        return
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGINT, signal.SIGHUP))
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 @contextmanager

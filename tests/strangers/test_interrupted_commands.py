@@ -48,3 +48,30 @@ def test_no_interrupt_shows_where_in_the_library_it_came(place):
     assert done.returncode in (1, -signal.SIGINT)
     assert done.stderr.split() in ([], ["ooctrain:", "interrupted"])
     assert ("OOC-" in done.stdout) == (place == "the end")
+
+
+#: A Ctrl-C comes to a worker, too, here before it knows what it is for.
+WORKERS = """
+import os, signal
+if __name__ == "__mp_main__":
+    os.kill(os.getpid(), signal.SIGINT)
+from ooctrain.experiments.spread import finished
+
+def double(number):
+    return 2 * number
+
+if __name__ == "__main__":
+    print(sorted(finished(double, [1, 2, 3], 2)))
+"""
+
+
+@pytest.mark.skipif(not hasattr(signal, "pthread_sigmask"), reason="no masks of signals")
+def test_a_worker_that_is_being_started_hears_no_interrupt(tmp_path):
+    """It printed where it was, and took the others with it."""
+    program = tmp_path / "program.py"
+    program.write_text(WORKERS)
+    done = subprocess.run(
+        [sys.executable, str(program)], cwd=tmp_path, check=False, capture_output=True, text=True,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+    )  # fmt: skip
+    assert (done.stdout, done.stderr) == ("[(0, 2), (1, 4), (2, 6)]\n", "")
