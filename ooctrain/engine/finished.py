@@ -12,9 +12,11 @@ and whatever is asked next comes after it (`wait`). Read next: `../execution/res
 from __future__ import annotations
 
 import contextvars
+import signal
 import threading
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from queue import SimpleQueue
 from typing import Any, Generic, TypeVar
 
@@ -93,6 +95,21 @@ def acting_thread() -> int:
     """The identity of the thread whose call is at work: a finisher's acts for its caller."""
     thread = threading.current_thread()
     return thread.caller if isinstance(thread, _Worker) else threading.get_ident()
+
+
+@contextmanager
+def interrupts_wait() -> Iterator[None]:
+    """Within it a Ctrl-C waits, as it does for good in a process that is started meanwhile: it
+    comes to all of a terminal's processes, and these would say where they were interrupted.
+    """
+    if not hasattr(signal, "pthread_sigmask"):
+        yield
+        return
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGINT, signal.SIGHUP))
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 class _Worker(threading.Thread):

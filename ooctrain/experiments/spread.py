@@ -28,6 +28,7 @@ from typing import Any, TypeVar, get_type_hints
 
 from ooctrain.activity import doing
 from ooctrain.distributed.mpi import launched_ranks
+from ooctrain.engine.finished import interrupts_wait
 from ooctrain.errors import ConfigError, OoctrainError
 from ooctrain.experiments.kept import ResultStore, digest, package_sources, revived
 from ooctrain.step.presets import usable_cores
@@ -119,7 +120,7 @@ def _until_a_death(
         waiting: dict[Future[Result], int] = {}
         try:
             for place, case in missing.items():
-                with _held_back():
+                with interrupts_wait():
                     future = pool.submit(work, case)
                 waiting[future] = place
             for future in as_completed(list(waiting)):
@@ -210,21 +211,6 @@ def _end_with(watched: Connection) -> None:
         os._exit(1)
 
     threading.Thread(target=wait, daemon=True).start()
-
-
-@contextmanager
-def _held_back() -> Iterator[None]:
-    """Within it a Ctrl-C waits, as it does for good in a process that is started meanwhile: it
-    comes to all of a terminal's processes, and these would say where they were interrupted.
-    """
-    if not hasattr(signal, "pthread_sigmask"):
-        yield
-        return
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGINT, signal.SIGHUP))
-    try:
-        yield
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 @contextmanager
