@@ -33,7 +33,8 @@ COMPOSED = [
     "tuple[int, ...]", "tuple[int, float]", "list[str]", "Sequence[float]", "Sequence[Nothing]",
     "Iterable[int]", "Iterable[Nothing]", "Iterable[tuple[int, str]]", "Sequence[int | None]",
     "tuple[int, int] | None", "Sequence[Sequence[int]]", "Literal['a', 'b']",
-    "Callable[[int], int]", "Mapping[str, int]", "dict[str, int]", "PathLike[str]", "int | Nothing", "Sequence", "Loss",
+    "Callable[[int], int]", "Mapping[str, int]", "dict[str, int]", "PathLike[str]",
+    "int | Nothing", "Sequence", "Loss",
     "Mapping[str, int] | Sequence[int]", "Transform", "Iterable",
 ]  # fmt: skip
 
