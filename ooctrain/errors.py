@@ -36,9 +36,12 @@ from __future__ import annotations
 
 import difflib
 import re
+import sys
 import traceback
+import warnings
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from types import FrameType
 from typing import Any, Literal
 
 #: How the numbers of an error begin that are names to choose from.
@@ -126,6 +129,19 @@ def unknown_name(
 def reason(error: Exception) -> str:
     """Why something failed; of what the system refuses without its number and the file's name."""
     return getattr(error, "strerror", None) or str(error)
+
+
+def caller() -> tuple[FrameType, int]:
+    """The nearest calling frame that is not of this package, and how many frames it is away."""
+    frame, away = sys._getframe(1), 1
+    while frame.f_back and frame.f_globals.get("__name__", "").partition(".")[0] == "ooctrain":
+        frame, away = frame.f_back, away + 1
+    return frame, away
+
+
+def warn(text: str) -> None:
+    """A warning at the user's line that led to it, however deep in the library it arises."""
+    warnings.warn(text, stacklevel=caller()[1])
 
 
 def printable(text: str) -> str:

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import os
 import threading
-import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -32,7 +31,7 @@ from ooctrain.engine.parameter import Parameter
 from ooctrain.engine.parts import Parts
 from ooctrain.engine.tensor import Tape, Tensor, use_tape
 from ooctrain.engine.trace_runner import TraceRunner
-from ooctrain.errors import ConfigError, ShapeError
+from ooctrain.errors import ConfigError, ShapeError, warn
 from ooctrain.layers.conv2d import algorithm_for
 from ooctrain.nn.containers import tilings_wanted
 from ooctrain.nn.named_losses import Loss, named_loss, target_of
@@ -151,7 +150,7 @@ def _tiled(step: Trace, model: Module, accumulate: int) -> Trace:
         )  # fmt: skip
     for tiling in tilings:
         if remark := remark_by_name(step, tiling):
-            warnings.warn(remark, stacklevel=3)
+            warn(remark)
         step = tile_by_name(step, tiling)
     return step
 

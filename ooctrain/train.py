@@ -11,7 +11,6 @@ Read next: `execution/seen.py`, `execution/fit.py`, `execution/executor.py`;
 from __future__ import annotations
 
 import math
-import warnings
 from collections.abc import Callable, Generator, Hashable, Iterable, Mapping, Sequence, Sized
 from contextlib import closing
 from functools import partial
@@ -31,7 +30,7 @@ from ooctrain.engine.fingerprint import Place, described
 from ooctrain.engine.incore import named_tensors
 from ooctrain.engine.module import Module
 from ooctrain.engine.tensor import Tensor
-from ooctrain.errors import ConfigError, DriverError, OoctrainError
+from ooctrain.errors import ConfigError, DriverError, OoctrainError, warn
 from ooctrain.execution import checkpoint as files
 from ooctrain.execution import saved_state
 from ooctrain.execution.ahead import Ahead, Manner, handed_out, is_last, no_batch, position_of
@@ -192,7 +191,8 @@ class Trainer:
                 stay; the error says how many.)
             What an operation of the user's own raised; everything is as it was before.
             An interrupt (Ctrl-C, a signal's handler that raises), once the step is done, which then
-                counts; a second one at once, while the step goes on by itself.
+                counts; a second one at once, while the step goes on by itself, and the next call of
+                this trainer comes after it.
         """
         x = as_images(x)
         y = as_target(y, rows=next(iter(x.shape), None))
@@ -331,6 +331,7 @@ class Trainer:
         Dropout's masks depend on the number. Adam's bias correction depends on how often each
         parameter was updated, which is fewer times where it was frozen (`Optimizer.steps`).
         """
+        self._residence.finisher.wait()
         return self.optimizer.steps_done
 
     @property
@@ -479,10 +480,9 @@ class Trainer:
     def _make(self, step: StepShape, trained: StepShape | None, last: Seen) -> PreparedStep:
         """Traces a step, and plans it if need be; `last` is how all was before anything changed."""
         if step.training and not self.model.training:
-            warnings.warn(
+            warn(
                 "the model is in evaluation mode, so this step trains it with running statistics "
-                "and without dropout, as in PyTorch; model.train() ends that",
-                stacklevel=7,
+                "and without dropout, as in PyTorch; model.train() ends that"
             )
         looked_at: dict[Any, Any] = {}
         before, places = self._seen.key(step), self._seen.places
@@ -508,11 +508,10 @@ class Trainer:
         follows = step.training and (step, self.steps_done - 1) == self._made[:2]
         self._made = step, self.steps_done, self._made[2] + 1 if follows else 1
         if self._made[2] == MANY:
-            warnings.warn(
+            warn(
                 f"each of the last {MANY} steps was traced and planned anew, since "
                 f"{self._changed or 'an attribute'} changes from step to step; a value in a buffer "
-                "of the model, used as a tensor, needs no new plan (docs/torch.md)",
-                stacklevel=8,
+                "of the model, used as a tensor, needs no new plan (docs/torch.md)"
             )
 
     def _repeat(self, step: StepShape, trace: Trace, before: Mapping[Place, Hashable]) -> None:

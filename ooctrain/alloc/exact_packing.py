@@ -37,6 +37,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import count
+from operator import add
 from typing import NamedTuple
 
 import numpy as np
@@ -134,7 +135,7 @@ def places_within(
 
 
 def _extent(offsets: Sequence[int], sizes: Sequence[int]) -> int:
-    return max((offset + size for offset, size in zip(offsets, sizes, strict=True)), default=0)
+    return max(map(add, offsets, sizes), default=0)
 
 
 def _placed(
@@ -148,7 +149,9 @@ def _placed(
         return NONE, (), 0
     used, failed, orders = 0, np.full(min(nodes, MOST_KEYS), -1), Orders(sections)
     fixed = orders.fixed()
-    for number in count(1):
+    number = 0
+    while True:
+        number += 1
         rank = ranks(fixed.pop() if fixed else orders.mixture())
         board, limit = new_board(sections), SHORTEST * blocks * luby(number)
         status, tried = search(sections, board, rank, failed, (capacity, min(limit, nodes - used)))
@@ -157,7 +160,6 @@ def _placed(
             return status, tuple(board.offset.tolist()), used
         if used >= nodes:
             return CUT_SHORT, (), used
-    raise AssertionError("attempts have no end")
 
 
 def _steady_and_rest(sections: Sections) -> tuple[list[int], list[int]]:
@@ -246,7 +248,8 @@ class Descent:
     def _ask(self, capacity: int, nodes: int, attempts: Iterator[tuple[int, np.ndarray]]) -> bool:
         """Asks for a packing; whether one was found. That there is none moves the bound."""
         failed = np.full(min(nodes, MOST_KEYS), -1)
-        for length, keys in attempts:
+        while True:
+            length, keys = next(attempts)  # they have no end
             board = new_board(self._sections)
             limits = capacity, min(length, nodes)
             status, tried = search(self._sections, board, ranks(keys), failed, limits)
@@ -260,7 +263,6 @@ class Descent:
                 return False
             if nodes <= 0:
                 return False
-        raise AssertionError("attempts have no end")
 
     def _take(self, offsets: np.ndarray, keys: np.ndarray) -> None:
         self.offsets, self._served = tuple(offsets.tolist()), keys

@@ -9,6 +9,7 @@ imported before a command needs it. An error of the library is printed as one bl
 from __future__ import annotations
 
 import gc
+import signal
 import sys
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
@@ -149,6 +150,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         status, message = USAGE, str(usage_error(error, _called(given)))
         say(message)
     except (click.Abort, KeyboardInterrupt) as error:
+        if arguments is None:
+            signal.signal(signal.SIGINT, signal.SIG_DFL)  # a second one ends the process
         status, message = FAILED, str(error.__cause__ or error) or "interrupted"
         say(message)
     except (_ReaderGone, BrokenPipeError):

@@ -54,7 +54,7 @@ def assignment_of(folder: Path) -> Path | None:
         for place in (home() / name for name in ASSIGNMENTS)
         if read_rubric(place).submission.partition(":")[0] in names
     ]
-    return fitting[0] if len(fitting) == 1 else None
+    return fitting.pop() if len(fitting) == 1 else None
 
 
 def grade_class(

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import ast
 import bz2
+import codecs
 import gzip
 import io
 import json
@@ -94,9 +95,10 @@ def file_of(path: Path, rubric: Rubric, place: Path) -> tuple[Path | None, str]:
         piece = _chosen(pieces, faults, path, rubric)
         as_it_is = path / piece.name if path.is_dir() else path
         plain = as_it_is.suffix == ".py" and ":" not in str(as_it_is) and as_it_is.is_file()
-        if plain and (path.is_dir() or path.name == piece.name):
-            return as_it_is, ""
         source = piece.content
+        same = plain and as_it_is.read_bytes() == source
+        if same and (path.is_dir() or path.name == piece.name):
+            return as_it_is, ""
         if piece.file.lower().endswith(NOTEBOOK):
             source = source_of_notebook(source, name).encode()
     except ValueError as error:
@@ -171,6 +173,8 @@ _OPENERS: tuple[tuple[bytes, Callable[[IO[bytes]], Any]], ...] = (
     (b"BZh", bz2.BZ2File),
     (b"\xfd7zXZ", lzma.LZMAFile),
 )
+#: Folders of what others wrote, in a virtual environment that was packed, too.
+_OF_OTHERS = ("site-packages", "dist-packages", "node_modules")
 #: Names of files that come along with a submission: of the handout, of Windows.
 _NO_SUBMISSIONS = ("adapters.py", "conftest.py", "__init__.py", "thumbs.db", "desktop.ini")
 
@@ -194,10 +198,16 @@ class HandedPiece:
 
 
 def is_noise(name: str) -> bool:
-    """Whether a path is of something that a system or an editor adds, such as `__MACOSX/._a.py`."""
+    """Whether a path is of something that a system, an editor or an installer adds, such as
+    `__MACOSX/._a.py`.
+    """
     parts = PurePosixPath(name).parts
     hidden = any(part.startswith((".", "__")) and part != ".." for part in parts)
-    return hidden or (bool(parts) and parts[-1].lower() in _NO_SUBMISSIONS)
+    return (
+        hidden
+        or any(part in _OF_OTHERS for part in parts)
+        or (bool(parts) and parts[-1].lower() in _NO_SUBMISSIONS)
+    )
 
 
 def stem(name: str) -> str:
@@ -278,6 +288,8 @@ class _Bag:
         if content is None:
             self.faults.append(f"{name} is larger than {MOST_BYTES >> 20} MiB, or unpacks to more")
         elif not name.lower().endswith(ARCHIVES):
+            if content.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):  # as Windows saves
+                content = content.decode("utf-16", errors="replace").encode()
             self.pieces.append(HandedPiece(name, content))
         elif depth == MOST_DEPTH:
             self.faults.append(f"{name} is an archive in more than {MOST_DEPTH} others")
@@ -327,12 +339,13 @@ class _Bag:
 
     def _wanted(self, archive: str, inner: str, *, regular: bool) -> bool:
         """Whether an entry of an archive is to be read. Raises ValueError: nothing of it is."""
-        self.left_files -= 1
+        noise = is_noise(inner)
+        self.left_files -= not noise
         if self.left_files < 0:
             raise ValueError(f"it has more than {MOST_FILES} files")
         if ".." in PurePosixPath(inner).parts or inner.startswith("/") or inner[1:2] == ":":
             raise ValueError(f"a path in it leads out of it: {inner[:80]!r}")
-        return regular and not is_noise(inner) and self._may_count(inner)
+        return regular and not noise and self._may_count(inner)
 
 
 # A class out of a notebook, with what it needs and nothing else: plots, experiments and shell

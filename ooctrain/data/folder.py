@@ -12,7 +12,6 @@ from __future__ import annotations
 import hashlib
 import os
 import unicodedata
-import warnings
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -20,7 +19,7 @@ import numpy as np
 
 from ooctrain.data.dataset import Batch, Shape, stack, wants_bytes
 from ooctrain.data.picture import check_header, pillow, pixels
-from ooctrain.errors import DataFormatError
+from ooctrain.errors import DataFormatError, warn
 from ooctrain.step.arguments import checked
 from ooctrain.step.user_values import as_path
 
@@ -159,10 +158,7 @@ def _test_part(top: Path, training: Path) -> tuple[Path, list[str], list[tuple[P
     names, _ = _list_classes(training)
     test = _part(top, TEST_FOLDERS)
     if test is None:
-        warnings.warn(
-            f"{top} has no folder val or test beside {training.name}: no image is tested",
-            stacklevel=3,
-        )
+        warn(f"{top} has no folder val or test beside {training.name}: no image is tested")
         return training, names, []
     test_names, files = _list_classes(test)
     if test_names != names:
@@ -190,10 +186,9 @@ def _split(top: Path, train: bool) -> tuple[list[str], list[tuple[Path, int]]]:
         )  # fmt: skip
     lacking = [name for label, name in enumerate(names) if label not in there]
     if lacking:
-        warnings.warn(
+        warn(
             f"{top} has no image to {side} of {_listed(lacking)}: a hash of its path deals each "
-            "image; folders train and val deal them as you like",
-            stacklevel=3,
+            "image; folders train and val deal them as you like"
         )
     return names, part
 
@@ -224,10 +219,9 @@ def _list_classes(folder: Path) -> tuple[list[str], list[tuple[Path, int]]]:
     stray = [path for path in _visible(folder) if path.suffix.lower() in ENDINGS]
     stray = [path for path in stray if path not in folders]
     if stray:
-        warnings.warn(
+        warn(
             f"{len(stray)} images of {folder} lie beside the folders of the classes, such as "
-            f"{stray[0].name!r}, and are left out",
-            stacklevel=4,
+            f"{stray[0].name!r}, and are left out"
         )
     empty = [name for label, name in enumerate(names) if label not in {k for _, k in files}]
     if empty:

@@ -6,7 +6,6 @@ All of these act on the tape in force. It is a context variable, not a global
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -15,7 +14,7 @@ import numpy as np
 
 from ooctrain.engine.eager import Storage
 from ooctrain.engine.tensor import Tensor, current_tape
-from ooctrain.errors import ConfigError
+from ooctrain.errors import ConfigError, warn
 from ooctrain.step.arguments import checked
 from ooctrain.step.op import Spec, to_physical
 from ooctrain.step.trace import ITEM_BYTES, Kind
@@ -35,7 +34,7 @@ def tensor(array: Any, requires_grad: bool = False) -> Tensor:
     """
     value = as_numbers(array, "the array")
     if value.dtype == np.float64 and isinstance(array, np.ndarray):
-        warnings.warn("float64 data was cast to float32", stacklevel=2)
+        warn("float64 data was cast to float32")
     if value.dtype.kind in "fiu" and str(value.dtype) != "uint8":
         value = value.astype("float32" if value.dtype.kind == "f" else "int64")
     if str(value.dtype) not in ITEM_BYTES:

@@ -11,14 +11,13 @@ the tape. Read next: `tensor.py`, then `tracing.py`.
 
 from __future__ import annotations
 
-import warnings
 from collections import Counter
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any, Generic, Protocol, TypeVar
 
-from ooctrain.errors import AutogradError, ShapeError
+from ooctrain.errors import AutogradError, ShapeError, warn
 from ooctrain.layers.combine import Add, Constant
 from ooctrain.step.op import Op, Site, TapeLike, TensorLike
 
@@ -174,10 +173,9 @@ class _Pass(Generic[T]):
         warned = self._tape.warned
         if leaf.grad is not None and leaf.grad.stepped and "zero_grad" not in warned:
             warned.add("zero_grad")
-            warnings.warn(
+            warn(
                 f"the gradient of {leaf.name or 'a parameter'!r} is added to that of an earlier "
-                "step: call optimizer.zero_grad() before backward()",
-                stacklevel=5,
+                "step: call optimizer.zero_grad() before backward()"
             )
         leaf.grad = grad if leaf.grad is None else self._sum(leaf.grad, grad, leaf)
         if self._on_gradient is not None:

@@ -9,7 +9,6 @@ Read next: `tensor.py`, then `tracing.py`.
 from __future__ import annotations
 
 import mmap
-import sys
 import threading
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
@@ -19,7 +18,7 @@ from typing import Any, Protocol, Self, TypeVar
 import numpy as np
 
 from ooctrain.engine.finished import Finisher
-from ooctrain.errors import OoctrainError, ShapeError
+from ooctrain.errors import OoctrainError, ShapeError, caller
 from ooctrain.layers.kernels.cpu.table import CPU
 from ooctrain.step.op import (
     LINE_BYTES,
@@ -365,7 +364,5 @@ def aligned_bytes(size_bytes: int) -> np.ndarray:
 
 def _line_outside_library() -> str:
     """File and line of the nearest caller that is not part of this package."""
-    frame = sys._getframe(1)
-    while frame.f_back and frame.f_globals.get("__name__", "").startswith("ooctrain."):
-        frame = frame.f_back
+    frame, _ = caller()
     return f"{frame.f_code.co_filename}:{frame.f_lineno}"

@@ -5,15 +5,18 @@ between any two lines, as that of a signal's handler (Ctrl-C, SIGALRM, a noteboo
 must not end it there. Such exceptions are raised in the thread that runs the caller's code, so the
 step runs in another one, and the caller waits. An interrupt ends the wait once the work is done,
 which takes one step at most. A second one ends the wait at once; the work then goes on by itself,
-and the caller's next request comes after it. Read next: `../execution/residence.py`, `../train.py`.
+and whatever is asked next comes after it (`wait`). Read next: `../execution/residence.py`,
+`../train.py`.
 """
 
 from __future__ import annotations
 
 import contextvars
+import signal
 import threading
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from queue import SimpleQueue
 from typing import Any, Generic, TypeVar
 
@@ -21,6 +24,7 @@ R = TypeVar("R")
 THREAD_NAME = "ooctrain-step"
 #: How long an idle thread takes to end at most.
 _END_S = 1.0
+_FATE, _DONE, _GIVEN_UP = "fate", "done", "given up"
 
 
 class Finisher:
@@ -32,6 +36,7 @@ class Finisher:
 
     def __init__(self) -> None:
         self._worker: _Worker | None = None
+        self._left: _Job[Any] | None = None  # an interrupt has come; it is perhaps still at work
 
     def do(
         self, work: Callable[[], R], on_interrupt: Callable[[BaseException], object] | None = None
@@ -52,11 +57,21 @@ class Finisher:
             self._jobs().put(job)
             job.over.wait()
         except BaseException as error:
+            self._left = job
             job.settle()
             if on_interrupt is not None:
                 on_interrupt(error)
             raise
         return job.outcome()
+
+    def wait(self) -> None:
+        """Waits for work that a second interrupt has left, but for the thread that does it."""
+        left, worker = self._left, self._worker
+        if left is None or threading.current_thread() is worker:
+            return
+        if worker is not None and worker.is_alive():  # a fork has none of its parent's threads
+            left.settle()
+        self._left = None
 
     def close(self) -> None:
         """Ends the thread, if it is idle; the next piece of work begins another one."""
@@ -80,6 +95,21 @@ def acting_thread() -> int:
     """The identity of the thread whose call is at work: a finisher's acts for its caller."""
     thread = threading.current_thread()
     return thread.caller if isinstance(thread, _Worker) else threading.get_ident()
+
+
+@contextmanager
+def interrupts_wait() -> Iterator[None]:
+    """Within it a Ctrl-C waits, as it does for good in a process that is started meanwhile: it
+    comes to all of a terminal's processes, and these would say where they were interrupted.
+    """
+    if not hasattr(signal, "pthread_sigmask"):
+        yield
+        return
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGINT, signal.SIGHUP))
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 class _Worker(threading.Thread):
@@ -113,13 +143,13 @@ class _Job(Generic[R]):
     def __init__(self, work: Callable[[], R]):
         self.caller, self.over = threading.get_ident(), threading.Event()
         self._work, self._context = work, contextvars.copy_context()
-        self._beginning = threading.Lock()  # taken once: by the work, or to give it up before
+        self._fate: dict[str, str] = {}  # {_FATE: _DONE or _GIVEN_UP}, decided once, in one step
         self._value: R | None = None
         self._error: BaseException | None = None
 
     def do(self) -> None:
         """Does the work, unless it was given up before it began."""
-        if not self._beginning.acquire(blocking=False):
+        if self._fate.setdefault(_FATE, _DONE) != _DONE:
             return
         try:
             self._value = self._context.run(self._work)
@@ -130,7 +160,7 @@ class _Job(Generic[R]):
 
     def settle(self) -> None:
         """Waits for the work; work that has not begun is not done."""
-        if not self._beginning.acquire(blocking=False):
+        if self._fate.setdefault(_FATE, _GIVEN_UP) == _DONE:
             self.over.wait()
 
     def outcome(self) -> R:

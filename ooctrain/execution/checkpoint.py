@@ -14,7 +14,6 @@ import errno
 import json
 import os
 import secrets
-import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field
@@ -26,7 +25,7 @@ import msgspec
 import numpy as np
 from safetensors import SafetensorError, safe_open
 
-from ooctrain.errors import CheckpointError, ConfigError
+from ooctrain.errors import CheckpointError, ConfigError, warn
 from ooctrain.execution.checkpoint_file import (
     CHECKSUM_KEY,
     STATE_KEY,
@@ -180,10 +179,9 @@ def load(path: str | Path) -> Checkpoint:
             first_error = first_error or error
             continue
         if first_error:
-            warnings.warn(
+            warn(
                 f"{target} cannot be used ({first_error.what}); going on from {candidate}, step "
-                f"{checkpoint.run.step}",
-                stacklevel=2,
+                f"{checkpoint.run.step}"
             )
         return checkpoint
     assert first_error is not None
@@ -270,18 +268,21 @@ def check_arrays(checkpoint: Checkpoint, expected: Mapping[str, np.ndarray]) -> 
 
 
 def check_config(checkpoint: Checkpoint, expected: Mapping[str, Any]) -> None:
-    """Raises CheckpointError, naming the first setting that differs from the run that was saved."""
+    """Raises CheckpointError, naming each setting that differs from the run that was saved."""
     saved = checkpoint.run.config
-    for key in sorted({*expected, *saved}):
-        before, now = saved.get(key), expected.get(key)
-        if before != now:
-            lists = isinstance(before, list) and isinstance(now, list)
-            raise CheckpointError(
-                f"{checkpoint.path} was saved with {'other' if lists else 'another'} {key}",
-                code="OOC-313",
-                numbers=_difference(before, now),
-                fix="resume with the settings of the run that was saved",
-            )
+    pairs = {key: (saved.get(key), expected.get(key)) for key in sorted({*expected, *saved})}
+    other = {key: pair for key, pair in pairs.items() if pair[0] != pair[1]}
+    if other:
+        names = [
+            f"{'other' if isinstance(pair[0], list) else 'another'} {k}"
+            for k, pair in other.items()
+        ]
+        raise CheckpointError(
+            f"{checkpoint.path} was saved with {' and '.join(names)}",
+            code="OOC-313",
+            numbers="; ".join(f"{key}: {_difference(*pair)}" for key, pair in other.items()),
+            fix="resume with the settings of the run that was saved",
+        )
 
 
 def _difference(before: Any, now: Any) -> str:

@@ -15,10 +15,11 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterable, Sequence
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from pathlib import Path
 
 from ooctrain.activity import doing
+from ooctrain.engine.finished import interrupts_wait
 from ooctrain.layers.kernels.cpu.conv.conv2d import modules_of_algorithms
 from ooctrain.layers.kernels.cpu.runtime.kernel_jit import cache_folder, require_compiler
 from ooctrain.layers.kernels.device_tables import TABLES
@@ -91,15 +92,17 @@ def _compiled(names: Sequence[str]) -> bool:
     lines += [f"{SEARCH}.compile_search()"] if SEARCH in names else []
     command = [sys.executable, "-P", "-c", "\n".join(lines)]
     here = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
-    with (
-        doing("compiling kernels, once", of=len(names)) as one_more,
-        subprocess.Popen(command, env=here, stdout=subprocess.PIPE, text=True) as child,
-    ):
-        assert child.stdout is not None
+    child = None
+    with doing("compiling kernels, once", of=len(names)) as one_more, ExitStack() as ending:
         try:
-            for _ in child.stdout:
+            with interrupts_wait():
+                child = ending.enter_context(
+                    subprocess.Popen(command, env=here, stdout=subprocess.PIPE, text=True)
+                )
+            for _ in child.stdout or ():
                 one_more()
-        except BaseException:  # an interrupt, which the child may not have got
-            child.kill()
+        except BaseException:  # an interrupt, which the child has not got
+            if child is not None:
+                child.kill()
             raise
     return child.returncode == 0

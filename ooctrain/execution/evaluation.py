@@ -10,7 +10,6 @@ Read next: `../train.py`.
 from __future__ import annotations
 
 import math
-import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from numbers import Integral
@@ -19,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from ooctrain.engine.nested import put_in_place
-from ooctrain.errors import ConfigError, DoesNotFit, Infeasible, ShapeError, TrainingStopped
+from ooctrain.errors import ConfigError, DoesNotFit, Infeasible, ShapeError, TrainingStopped, warn
 from ooctrain.execution.sessions import Images, as_images, expect_batch, value_on_host
 from ooctrain.layers.arithmetic import Arithmetic
 from ooctrain.layers.combine import Add, Scale
@@ -159,9 +158,7 @@ class Averages:
     def _loss(self) -> float:
         first = self._batches[0]
         if not any(any(batch.weights) or batch.sums for batch in self._batches):
-            warnings.warn(
-                "all labels of the data set are ignored: no loss, no accuracy", stacklevel=5
-            )
+            warn("all labels of the data set are ignored: no loss, no accuracy")
         if len(self._batches) == 1:
             return first.loss
         if not any(batch.weights for batch in self._batches):

@@ -10,7 +10,6 @@ hold. Source: docs/schedule.md, "Ledgers". Read next: `executor.py`.
 from __future__ import annotations
 
 import math
-import warnings
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -23,7 +22,7 @@ from ooctrain.alloc.registry import AllocatorChoice
 from ooctrain.alloc.static import Forecast, Plannable
 from ooctrain.alloc.wrappers import Checked
 from ooctrain.devices.cpu.host_vm import PAGE_BYTES
-from ooctrain.errors import DoesNotFit, OutOfDeviceMemory, ScheduleError
+from ooctrain.errors import DoesNotFit, OutOfDeviceMemory, ScheduleError, warn
 from ooctrain.execution.program import (
     EndStep,
     FreeStep,
@@ -326,11 +325,10 @@ def _replay(program: Program, choice: AllocatorChoice, memory: DryMemory) -> int
     reached_bytes = 0 if base is None else allocator.highest_end - base
     booked_bytes = allocator.stats().peak_reserved_bytes
     if booked_bytes < reached_bytes:
-        warnings.warn(
+        warn(
             f"allocator {choice.name} says that {format_bytes(booked_bytes)} are reserved, and its "
             f"blocks span {format_bytes(reached_bytes)}, holes included, which counts; "
-            "oc.testing.check_allocator shows it as law P19",
-            stacklevel=2,
+            "oc.testing.check_allocator shows it as law P19"
         )
     return max(booked_bytes, reached_bytes)
 

@@ -56,13 +56,17 @@ class Turns:
     thread; then the next thread that leaves ends it. A turn is taken and recorded in one step, so
     that a thread that an interrupt has thrown out of its turn still has it, and takes it up again.
 
+    Args:
+        finisher: whose work is done first, where a second interrupt has left it.
+
     Attributes:
         process: the one that opened the session, of which a fork has neither memory nor threads;
             None: no session is open.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, finisher: Finisher) -> None:
         self.process: int | None = None
+        self._finisher = finisher
         self._turn: dict[str, int] = {}  # {_HOLDER: thread that has the turn}
         self._worker: int | None = None
         self._ending: Callable[[], None] | None = None
@@ -91,6 +95,7 @@ class Turns:
                 fix="close the trainer before the fork; or here: trainer.close(), and then "
                 "load_state_dict or Trainer.resume",
             )
+        self._finisher.wait()
         me = acting_thread()
         if self._worker == me:
             yield
@@ -304,7 +309,7 @@ class Residence:
     def __init__(self) -> None:
         self.open: OpenSession | None = None
         self.finisher = Finisher()
-        self._turns, self._kept = Turns(), KeptFile()
+        self._turns, self._kept = Turns(self.finisher), KeptFile()
         self._tensors: dict[str, Tensor] = {}
         self._dropped: weakref.finalize | None = None
 
@@ -368,7 +373,7 @@ class Residence:
 
     def _close_session(self) -> None:
         if self._turns.forked:  # it is the other process's, whose threads may have had the turn
-            self._turns = Turns()
+            self._turns = Turns(self.finisher)
             self._forget()
         elif self.open is not None:
             with self.work():

@@ -11,7 +11,6 @@ which asks.
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Hashable, Iterable, Mapping
 from functools import cached_property
 from operator import attrgetter
@@ -27,7 +26,7 @@ from ooctrain.engine.incore import named_tensors
 from ooctrain.engine.module import Module
 from ooctrain.engine.nested import TargetGiven
 from ooctrain.engine.tensor import Tensor
-from ooctrain.errors import ConfigError
+from ooctrain.errors import ConfigError, warn
 from ooctrain.execution.prepared_step import PreparedStep
 from ooctrain.execution.promise import values_bytes
 from ooctrain.execution.settings import Settings
@@ -213,10 +212,9 @@ def warn_of_strangers(training: Training, known: WeakSet[Tensor]) -> None:
     known.update(here.values())
     if new:
         more = " ..." if len(new) > _NAMED_AT_MOST else ""
-        warnings.warn(
+        warn(
             f"{', '.join(new[:_NAMED_AT_MOST])}{more}: new in the model, but not in the optimizer, "
-            "so no step changes them; optimizer.add_param_group({'params': ...}) adds them",
-            stacklevel=8,
+            "so no step changes them; optimizer.add_param_group({'params': ...}) adds them"
         )
 
 

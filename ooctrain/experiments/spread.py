@@ -28,6 +28,7 @@ from typing import Any, TypeVar, get_type_hints
 
 from ooctrain.activity import doing
 from ooctrain.distributed.mpi import launched_ranks
+from ooctrain.engine.finished import interrupts_wait
 from ooctrain.errors import ConfigError, OoctrainError
 from ooctrain.experiments.kept import ResultStore, digest, package_sources, revived
 from ooctrain.step.presets import usable_cores
@@ -119,7 +120,9 @@ def _until_a_death(
         waiting: dict[Future[Result], int] = {}
         try:
             for place, case in missing.items():
-                waiting[pool.submit(work, case)] = place
+                with interrupts_wait():
+                    future = pool.submit(work, case)
+                waiting[future] = place
             for future in as_completed(list(waiting)):
                 result = future.result()
                 yield waiting.pop(future), result

@@ -6,12 +6,10 @@ a step is made; options lead to a more general operation. Read next: `../layers/
 
 from __future__ import annotations
 
-import warnings
-
 import numpy as np
 
 from ooctrain.engine.tensor import Tensor, call, current_tape
-from ooctrain.errors import ConfigError
+from ooctrain.errors import ConfigError, warn
 from ooctrain.layers.function import Elementwise
 from ooctrain.layers.losses import (
     ClassWeights,
@@ -230,7 +228,4 @@ def _hint_at_softmax(logits: Tensor) -> None:
     warned = current_tape().warned
     if "softmax" not in warned and looks_like_probabilities(logits.numpy()):
         warned.add("softmax")
-        warnings.warn(
-            "cross_entropy takes logits, but each row sums to 1: remove the softmax before it",
-            stacklevel=3,
-        )
+        warn("cross_entropy takes logits, but each row sums to 1: remove the softmax before it")

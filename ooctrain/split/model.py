@@ -109,7 +109,8 @@ class SplitModel(Module):
                 f"a split model takes one batch of images, not {len(inputs)} inputs",
                 code="OOC-172", fix="split the part of it that reads the images",
             )  # fmt: skip
-        return record(self.layout(inputs[0].spec), inputs[0])
+        (images,) = inputs
+        return record(self.layout(images.spec), images)
 
     def choose(self, input_shape: tuple[int, ...]) -> None:
         """Depth and grid are chosen for a batch of this shape, and stay; nothing where they are."""

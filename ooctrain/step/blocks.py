@@ -93,11 +93,12 @@ def whole_of(name: str, variables: Sequence[Variable]) -> tuple[tuple[int, ...],
     """Shape and element type of a tensor that may lie in blocks."""
     parts = [(block_of(v.name), v) for v in variables if tensor_of(v.name) == name]
     blocks = [block for block, _ in parts if block is not None]
-    shape = parts[0][1].shape
+    (_, one), *_ = parts
+    shape = one.shape
     if blocks:
         images, rows = 1 + max(b.image for b in blocks), max(b.hi for b in blocks)
         shape = images, *shape[1:-2], rows, shape[-1]
-    return shape, parts[0][1].dtype
+    return shape, one.dtype
 
 
 def put_together(values: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:

@@ -35,6 +35,8 @@ PATIENCE, GRACE_S = 5, 5
 KILLED, SURVIVED, UNREACHED = "killed", "survived", "unreached"
 #: Time ended before all stages had judged.
 UNFINISHED = "unfinished"
+#: The tests nearest to it need software that is not installed.
+NOT_HERE = "not here"
 #: Who reaches it calls what Numba has compiled, into which probes do not see.
 ENTRY = f"{Path(jit.__file__).relative_to(ROOT).as_posix()}:FromPython.__call__"
 
@@ -44,7 +46,7 @@ class Verdict:
     """What became of a mutant.
 
     Args:
-        by: the test that noticed it; of a survivor "".
+        by: the test that noticed it; of a survivor "", of one not judged here what is missing.
         tests: how many were run.
         seconds: wall time.
     """
@@ -127,6 +129,15 @@ class Court:
                     self.tell(self.verdicts[mutant])
                 elif before is not None:
                     self.verdicts[mutant] = replace(before, outcome=UNFINISHED)
+        for mutant, verdict in self.verdicts.items():
+            missing = self._missing(mutant)
+            if missing and verdict.outcome != KILLED:
+                self.verdicts[mutant] = replace(verdict, outcome=NOT_HERE, by=missing)
+
+    def _missing(self, mutant: Mutant) -> str:
+        """Why pytest could not collect one of the test files nearest to a mutant; or ""."""
+        reasons = map(self.tests.skipped.get, near_files(mutant.file)[0])
+        return next(filter(None, reasons), "")
 
     # A verdict
 

@@ -1,5 +1,5 @@
 """Which test files judge a file: those that import it, then tables of known answers, then those
-that import its room, then all; those that take long come last.
+that import its room, then all others; of those that do not import it, the slow ones come last.
 
 What a test imports is read in its text, so nothing has to run. Read next: `reach.py`.
 """
@@ -15,6 +15,8 @@ from mutants.operators import ROOMS, ROOT, Mutant, parsed
 
 #: How many lists `near_files` gives, and how many of them are near.
 STAGES, NEAREST = 5, 2
+#: The room whose tests need software of others.
+FOREIGN = "ooctrain.interop"
 #: Begin the names of test files that compile kernels, or start many processes, or look at sources.
 LATE = tuple(
     f"tests/{name}"
@@ -33,17 +35,18 @@ def near_files(file: str) -> list[list[str]]:
     """
     module = file.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
     room = ".".join(module.split(".")[:2])
-    early = [path for path in judging_files() if not path.startswith(LATE)]
-    known = {path: imported_by(path) for path in early}
+    known = {path: imported_by(path) for path in judging_files(room)}
     near = [path for path, names in known.items() if module in names]
+    early = [path for path in known if not path.startswith(LATE)]
     if not near:
         folder = module.rpartition(".")[0]
-        near = [path for path in early if any(n.startswith(folder) for n in known[path])]
+        near = [path for path in known if any(n.startswith(folder) for n in known[path])]
     tables = [path for path in early if is_table(path) and path not in near]
     of_room = [path for path in early if any(name.startswith(room) for name in known[path])]
     room_too = [path for path in of_room if path not in {*near, *tables}]
     others = [path for path in early if path not in {*near, *tables, *room_too}]
-    return [near, tables, room_too, others, [p for p in judging_files() if p.startswith(LATE)]]
+    late = [path for path in known if path not in {*near, *early}]
+    return [near, tables, room_too, others, late]
 
 
 @cache
@@ -63,13 +66,14 @@ def text_of(file: str) -> str:
 
 
 @cache
-def judging_files() -> tuple[str, ...]:
-    """Laws, tests by hand and contracts; neither planted bugs, whose tests ask whether a law bites,
-    nor comparisons with other software.
+def judging_files(room: str = "") -> tuple[str, ...]:
+    """Laws, tests by hand and contracts; not planted bugs, whose tests ask whether a law bites.
+    Comparisons with other software judge the room that reads that software's networks alone.
     """
+    rooms = ["unit", "properties", "errata", "strangers", "contracts"]
+    rooms += ["peers"] * (room == FOREIGN)
     found = sorted(
-        path for room in ("unit", "properties", "errata", "strangers", "contracts")
-        for path in (ROOT / "tests" / room).rglob("test_*.py")
+        path for room in rooms for path in (ROOT / "tests" / room).rglob("test_*.py")
     )  # fmt: skip
     return tuple(path.relative_to(ROOT).as_posix() for path in found)
 

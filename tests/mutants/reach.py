@@ -78,6 +78,7 @@ class Tests:
     Args:
         kept: folder of what is known already.
         scratch: folder of what other processes of this run need.
+        skipped: {a test file that cannot be collected here: what is missing}.
     """
 
     kept: Path
@@ -85,9 +86,14 @@ class Tests:
     items: dict[str, list[pytest.Item]] = field(default_factory=dict)
     loaded: planted.Loaded = field(default_factory=dict)
     probed: set[str] = field(default_factory=set)
+    skipped: dict[str, str] = field(default_factory=dict)
     _known: dict[tuple[str, bool], Reach] = field(default_factory=dict)
     _failed: bool = False
     _passed: bool = False
+
+    def pytest_collectreport(self, report: pytest.CollectReport) -> None:
+        if report.skipped and isinstance(report.longrepr, tuple):
+            self.skipped[report.nodeid] = report.longrepr[2].removeprefix("Skipped: ")
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         self._failed |= report.failed

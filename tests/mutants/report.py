@@ -12,7 +12,7 @@ import csv
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from mutants.court import KILLED, UNFINISHED, UNREACHED, Verdict
+from mutants.court import KILLED, NOT_HERE, UNFINISHED, UNREACHED, Verdict
 from mutants.operators import ROOMS, Mutant, files, mutants_of, sources
 
 TABLE = Path(__file__).with_name("equivalent.csv")
@@ -45,36 +45,45 @@ def outdated(entries: Iterable[Key]) -> list[Key]:
 
 
 def tried_of(verdicts: Sequence[Verdict], drawn: int) -> str:
-    """How many mutants have been tried, and how many of them not by all tests."""
+    """How many mutants have been tried, how many of them not by all tests, and how many cannot be
+    judged here.
+    """
     begun = sum(v.outcome == UNFINISHED for v in verdicts)
-    tried = f"{len(verdicts) - begun} of {drawn} mutants tried"
-    if not begun:
-        return tried
-    return f"{tried}, {begun} begun and counted as not killed when time was up,"
+    missing = [v.by for v in verdicts if v.outcome == NOT_HERE]
+    tried = f"{len(verdicts) - begun - len(missing)} of {drawn} mutants tried"
+    if begun:
+        tried += f", {begun} begun and counted as not killed when time was up,"
+    if missing:
+        reasons = "; ".join(sorted(set(missing)))
+        tried += f", {len(missing)} not judged here ({reasons}) and not counted,"
+    return tried
 
 
 def table_of(verdicts: Sequence[Verdict], reasons: dict[Key, str]) -> str:
     """Rows by room, as Markdown."""
     lines = [
-        "| room | sampled | equivalent | killed | not killed | rate |", "|---|---|---|---|---|---|"
-    ]  # fmt: skip
+        "| room | sampled | not judged here | equivalent | killed | not killed | rate |",
+        "|---|---|---|---|---|---|---|",
+    ]
     for room in (*ROOMS, "all"):
         own = [v for v in verdicts if room in (v.mutant.room, "all")]
         if not own:
             continue
-        judged = [v for v in own if v.mutant.key not in reasons]
+        here = [v for v in own if v.outcome != NOT_HERE]
+        judged = [v for v in here if v.mutant.key not in reasons]
         killed = sum(v.outcome == KILLED for v in judged)
         rate = f"{100 * killed / len(judged):.1f} %" if judged else "-"
         lines.append(
-            f"| {room} | {len(own)} | {len(own) - len(judged)} | {killed} |"
-            f" {len(judged) - killed} | {rate} |"
+            f"| {room} | {len(own)} | {len(own) - len(here)} | {len(here) - len(judged)} |"
+            f" {killed} | {len(judged) - killed} | {rate} |"
         )
     return "\n".join(lines) + "\n"
 
 
 def rate_of(verdicts: Sequence[Verdict], reasons: dict[Key, str]) -> float:
-    """The killed ones' share of those that are not called equivalent."""
-    judged = [v for v in verdicts if v.mutant.key not in reasons]
+    """The killed ones' share of those that are judged here and not called equivalent."""
+    here = [v for v in verdicts if v.outcome != NOT_HERE]
+    judged = [v for v in here if v.mutant.key not in reasons]
     return sum(v.outcome == KILLED for v in judged) / max(1, len(judged))
 
 
@@ -92,7 +101,8 @@ def difference(mutant: Mutant) -> str:
 def survivors_of(verdicts: Sequence[Verdict], reasons: dict[Key, str]) -> str:
     """Those that live without a reason, then those with one, by file."""
     alive = sorted(
-        (v for v in verdicts if v.outcome != KILLED), key=lambda v: (v.mutant.file, v.mutant.line)
+        (v for v in verdicts if v.outcome not in (KILLED, NOT_HERE)),
+        key=lambda v: (v.mutant.file, v.mutant.line),
     )
     texts = []
     for verdict in sorted(alive, key=lambda v: v.mutant.key in reasons):

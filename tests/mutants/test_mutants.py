@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 from mutants import operators, planted, reach, report
-from mutants.court import ENTRY, KILLED, SURVIVED, UNFINISHED, Court, Terms, Verdict
+from mutants.court import ENTRY, KILLED, NOT_HERE, SURVIVED, UNFINISHED, Court, Terms, Verdict
 from mutants.forks import in_fork
 from mutants.nearby import STAGES, judging_files, near_files
 from mutants.operators import Mutant, changes_in, files, mutants_of, sample, texts
@@ -215,6 +215,8 @@ def test_the_nearest_tests_import_the_file_then_tables_its_room_all_others_and_t
     assert "tests/unit/cuda/test_launches.py" in late
     every = [*near, *tables, *room, *others, *late]
     assert sorted(set(every)) == sorted(every) == list(judging_files())
+    # Those that import the file come first, even of a file that is late otherwise.
+    assert "tests/unit/test_cage_layers.py" in near_files("ooctrain/course/cage/namespaces.py")[0]
 
 
 def test_who_reaches_a_block_judges_first_and_then_whoever_follows():
@@ -342,8 +344,26 @@ def test_the_rate_is_that_of_mutants_that_are_not_equivalent():
     assert report.rate_of(verdicts, {}) == pytest.approx(1 / 3)
     reasons = {verdicts[1].mutant.key: "as fast"}
     assert report.rate_of(verdicts, reasons) == pytest.approx(1 / 2)
-    assert "| alloc | 3 | 1 | 1 | 1 | 50.0 % |" in report.table_of(verdicts, reasons)
+    assert "| alloc | 3 | 0 | 1 | 1 | 1 | 50.0 % |" in report.table_of(verdicts, reasons)
     assert "equivalent: as fast" in report.survivors_of(verdicts, reasons)
+
+
+def test_who_lacks_the_software_of_its_tests_is_said_and_not_counted(tmp_path):
+    """Unless another test notices it; where the software is, nothing is skipped."""
+    foreign = sample(mutants_of("ooctrain/interop/onnx_ops.py"), 2, "1")
+    drawn = [*foreign, *sample(mutants_of(FILE), 1, "1")]
+    court = a_court(tmp_path, {}, drawn)
+    outcomes = dict(zip(drawn, (SURVIVED, KILLED, SURVIVED), strict=True))
+    court._known = lambda mutant, stage: Verdict(mutant, outcomes[mutant], "", 1, 0.0)
+    court.judge()
+    assert [v.outcome for v in court.verdicts.values()] == [SURVIVED, KILLED, SURVIVED]
+    court.tests.skipped["tests/peers/test_onnx.py"] = "onnx is missing"
+    court.judge()
+    found = list(court.verdicts.values())
+    assert [v.outcome for v in found] == [NOT_HERE, KILLED, SURVIVED]
+    assert "1 not judged here (onnx is missing)" in report.tried_of(found, 3)
+    assert "| interop | 2 | 1 | 0 | 1 | 0 | 100.0 % |" in report.table_of(found, {})
+    assert report.rate_of(found, {}) == 0.5
 
 
 def test_an_entry_that_does_not_apply_or_that_a_test_refutes_is_an_error():

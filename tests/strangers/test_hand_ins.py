@@ -60,22 +60,37 @@ def notebook(*cells, key="source", lines=False, **rest):
     return json.dumps({**book, **rest}).encode()
 
 
+def flagged(packed, flag):
+    """A zip whose first file has a flag."""
+    content = bytearray(packed)
+    for signature, flags in ((b"PK\3\4", 6), (b"PK\1\2", 8)):
+        content[content.index(signature) + flags] |= flag
+    return bytes(content)
+
+
 def encrypted(files=None):
     """A zip whose first file is."""
-    content = bytearray(zipped(files or {"lru.py": GOOD.encode()}))
-    for signature, flags in ((b"PK\3\4", 6), (b"PK\1\2", 8)):
-        content[content.index(signature) + flags] |= 1
-    return bytes(content)
+    return flagged(zipped(files or {"lru.py": GOOD.encode()}), 1)
 
 
 G, NOT = GOOD.encode(), OTHER.encode()
 BOMB = {"lru.py": b"0" * (65 << 20)}
+VENV = [
+    *(f"venv/lib/python3.11/site-packages/numba/{number}.py" for number in range(5001)),
+    "venv/Lib/site-packages/lru.py", "node_modules/a/lru.py",
+]  # fmt: skip
 #: {what is handed in: its files}; each is a right submission.
 RIGHT = {
     "a file": {"ada.py": G},
     "an ending in capitals": {"ADA.PY": G},
     "a hidden ending": {"ada.py.txt": G},
     "a mark at the start": {"ada.py": b"\xef\xbb\xbf" + G},
+    "two bytes a letter, as PowerShell writes": {"ada.py": GOOD.encode("utf-16")},
+    "the same in a folder": {"ada/lru.py": b"\xfe\xff" + GOOD.encode("utf-16-be")},
+    "a virtual environment, too": {
+        "ada/work/mine.py": G, **{f"ada/work/{name}": NOT for name in VENV[-9:]}},
+    "a zip with a virtual environment": {"ada.zip": zipped(
+        {**dict.fromkeys(VENV, b"x = 1"), "work/mine.py": G})},
     "ends of lines of Windows": {"ada.py": G.replace(b"\n", b"\r\n")},
     "a name with a colon": {"ada.py:copy.py": G},
     "a name with blanks and umlauts": {"Ada Müller (2).py": G},
@@ -96,6 +111,7 @@ RIGHT = {
     "a zip in a zip": {"ada.zip": zipped({"inner.zip": zipped({"lru.py": G})})},
     "a zip with all of the handout": {"ada.zip": zipped({"tiny/lru.py": G, "tiny/test_tiny.py": NOT,
                                       "tiny/adapters.py": NOT, "tiny/README.md": b"x"})},
+    "a zip that was packed as tightly as can be": {"ada.zip": flagged(zipped({"lru.py": G}), 2)},
     "a zip with something huge that is not read": {"ada.zip": zipped({"lru.py": G,
                                                    "weights.bin": b"0" * (70 << 20)})},
     "a tar": {"ada.tar": tarred({"lru.py": G})},

@@ -103,7 +103,7 @@ class Network(nn.Module):
         self.drop, self.head = nn.Dropout(0.2), nn.Linear(8 * 64, 3)
 
     def forward(self, x):
-        own = Touchy()
+        own = self.own  # of `made`
         x = own(F.relu(self.norm1(self.conv1(x))))
         x = own(self.drop(F.relu(self.norm2(self.conv2(x)))))
         return own(self.head(x.flatten(1)))
@@ -129,11 +129,16 @@ def batch(number, form=""):
     return rng.standard_normal((4, 2, size, size), np.float32), rng.integers(0, 3, 4)
 
 
-def made(optimizer, form, folder=None, **more):
-    """A model and its trainer, always with the same first values."""
+def made(optimizer, form, folder=None, own=None, **more):
+    """A model and its trainer, always with the same first values.
+
+    Args:
+        own: its operation in the place of `Touchy`.
+    """
     oc.manual_seed(4)
     light(0)
     model, options = (Plain if form == "bands" else Network)(), dict(FORMS[form])
+    model.own = own or Touchy()
     if "spill" in options:
         options["spill"] = str(folder)
     chosen = OPTIMIZERS[optimizer](model.parameters())
@@ -346,6 +351,56 @@ def test_a_ctrl_c_at_any_time_leaves_a_model_that_works(use, tmp_path):
         model.state_dict()
         trainer.save(str(tmp_path / "kept.safetensors"))
         assert np.isfinite(trainer.step(x, y))
+    trainer.close()
+
+
+class Slow(Touchy):
+    """Takes a while, in which one may become impatient."""
+
+    def count(self):
+        time.sleep(0.05)
+
+
+#: {name: what is done right after a second interrupt, while the step goes on}
+IMPATIENT = {
+    "arrays": lambda trainer, _: trainer.state_arrays(),
+    "state": lambda trainer, _: trainer.model.state_dict(),
+    "save": lambda trainer, folder: trainer.save(str(folder / "kept.safetensors")),
+    "predict": lambda trainer, _: trainer.predict(batch(9)[0]),
+    "step": lambda trainer, _: trainer.step(*batch(2)),
+    "close": lambda trainer, _: trainer.close(),
+    "steps": lambda trainer, _: trainer.steps_done,
+}
+
+
+@pytest.mark.usefixtures("no_callbacks")
+@pytest.mark.parametrize("form", ["in-core", "window"])
+@pytest.mark.parametrize("use", IMPATIENT)
+def test_what_is_asked_after_a_second_interrupt_comes_after_the_step(use, form, tmp_path):
+    """It was refused: a step is under way."""
+    right = undisturbed("sgd", form, tmp_path)
+    _, trainer = made("sgd", form, own=Slow())
+    left = [2]
+
+    def stop(*_):
+        left[0] -= 1
+        if not left[0]:
+            signal.setitimer(signal.ITIMER_REAL, 0)
+        raise Stop("a signal")
+
+    before = signal.signal(signal.SIGALRM, stop)
+    try:
+        trainer.step(*batch(0))
+        signal.setitimer(signal.ITIMER_REAL, 0.05, 0.05)
+        with pytest.raises(Stop):
+            trainer.step(*batch(1))
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+    IMPATIENT[use](trainer, tmp_path)
+    steps = 3 if use == "step" else 2
+    assert (left[0], trainer.steps_done) == (0, steps)
+    assert hashes(trainer) == right.states[steps]
     trainer.close()
 
 

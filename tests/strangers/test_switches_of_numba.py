@@ -47,6 +47,25 @@ def test_without_a_compiler() -> None:
     assert "combined" in said
 
 
+@pytest.mark.skipif(not Path("/dev/shm").is_dir(), reason="no file system in memory")
+def test_doctor_warns_of_each_thing_that_is_short_and_of_nothing_else() -> None:
+    """A small address space, one core, no folder for kernels, files in memory: none of them ends
+    it, and none is reported of a machine that has enough."""
+    shorter = f"import os; os.sched_setaffinity(0, [{min(os.sched_getaffinity(0))}])"
+    one_core = f"{shorter}; from ooctrain.cli import main; raise SystemExit(main(['doctor']))"
+    command = f'ulimit -v 700000; exec {sys.executable} -c "{one_core}"'
+    found = subprocess.run(
+        ["bash", "-c", command], stdout=subprocess.PIPE, text=True, check=False,
+        env={**os.environ, "TMPDIR": "/dev/shm", "OOCTRAIN_CACHE": "/proc/nothing"},
+    )  # fmt: skip
+    warned = {line[5:21].strip() for line in found.stdout.splitlines() if line.startswith("warn")}
+    assert found.returncode == 0
+    assert {"compiler", "kernel cache", "cores", "memory", "spilling"} <= warned
+    assert not {"Python", "numpy", "numba", "virtual memory", "CUDA driver"} & warned
+    assert f"{len(warned)} of " in found.stdout
+    assert "by ulimit -v" in found.stdout
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("more", [(), ("--allocator", "best-fit"), ("--planner", "checkmate")])
 def test_plans_without_a_compiler(more: tuple[str, ...]) -> None:

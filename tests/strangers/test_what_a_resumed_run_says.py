@@ -189,6 +189,15 @@ def test_other_data_is_refused(begun):
     assert "another data" in numbers["error"]
 
 
+def test_every_setting_that_has_changed_is_named(begun):
+    """With another optimizer came another rate, which alone was named."""
+    _, _, go_on = begun
+    status, numbers, _, _ = go_on("--optimizer", "adam")
+    assert status == 1
+    for one in ("optimizer: saved 'sgd'", "lr: saved 0.05, now 0.001", "another optimizer"):
+        assert one in numbers["error"]
+
+
 @pytest.mark.parametrize("change", ["renamed", "one more", "one fewer"])
 def test_other_classes_are_refused_by_name(change, begun):
     photos, run, go_on = begun

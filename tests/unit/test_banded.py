@@ -444,8 +444,15 @@ def test_limits_go_down_from_what_an_evaluation_needs_as_it_is(monkeypatch) -> N
     assert limits == [lasting_bytes(trace) + needs[1]]
 
 
-@pytest.mark.parametrize(("rows", "grids"), [(6, [2, 4]), (8, [2, 4, 8])])
-def test_a_grid_has_as_many_tiles_as_rows_at_most(rows: int, grids: list[int]) -> None:
+@pytest.mark.parametrize(("rows", "most", "grids"), [
+    (6, MOST_CALLS, [2, 4]), (8, MOST_CALLS, [2, 4, 8]), (8, 3 * 4**2 * 4, [2, 4]),
+    (8, 3 * 4**2 * 4 - 1, [2]),
+])  # fmt: skip
+def test_a_grid_has_as_many_tiles_as_rows_at_most_and_a_trace_so_many_calls(
+    monkeypatch, rows: int, most: int, grids: list[int]
+) -> None:
+    """Of each tile three for each of the four calls."""
+    monkeypatch.setattr(segment_costs, "MOST_CALLS", most)
     trace = oc.trace(model(), (1, 3, rows, 64), threads=2, conv_algorithm="direct")
     operators, machine = operators_of(trace), v100_pcie()
     found = _tiles(

@@ -124,6 +124,28 @@ def test_more_is_higher():
     assert high[0][1] < low[0][1]
 
 
+def test_a_curves_label_stands_beside_its_last_point_and_inside_the_frame():
+    """Below it, towards the middle; at the bottom to its right."""
+    ends = {"left": (1.0, 8.0), "right": (9.0, 8.0), "lowest": (3.0, 0.0)}
+    curves = [Curve(n, [(0, 9), end], label=f"label {n}") for n, end in ends.items()]
+    drawn = ElementTree.fromstring(
+        curves_svg("t", [Curve("all", [(0, 0), (10, 9)]), *curves], axes=("x", "y"))
+    )
+    spots = {}
+    for circle in drawn.iter(f"{SVG}circle"):
+        name = circle.find(f"{SVG}title").text.partition(":")[0]
+        spots[name] = float(circle.get("cx")), float(circle.get("cy"))
+    words = {text.text: text for text in drawn.iter(f"{SVG}text")}
+    found = {}
+    for name in ends:
+        word, (x, y) = words[f"label {name}"], spots[name]
+        away = round(float(word.get("x")) - x), round(float(word.get("y")) - y)
+        found[name] = word.get("text-anchor", "start"), *away
+    assert found == {
+        "left": ("start", 12, 18), "right": ("end", -8, 18), "lowest": ("start", 30, -4),
+    }  # fmt: skip
+
+
 @given(st.floats(-1e6, 1e6), st.floats(1e-3, 1e6))
 def test_ticks_are_few_and_inside(low, span):
     ticks = round_ticks(low, low + span)

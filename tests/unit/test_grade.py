@@ -327,6 +327,12 @@ WRONG_RUBRICS = {
     "an unknown word": ("examples", "exmaples", "exmaples"),
     "a missing word": ('par = "lru"\n', "", "par"),
     "points that cannot pass": ("pass_points = 50", "pass_points = 199", "199 of 100"),
+    "no points to pass": ("pass_points = 50", "pass_points = 0", "0 of 100"),
+    "half a point below nothing": (
+        "_name = 15\ntest_it_is_called_right = 25",
+        "_name = -0.5\ntest_it_is_called_right = 40.5",
+        "below 0",
+    ),
     "ratios in no order": ("none_ratio = 1.5", "none_ratio = 1.0", "full_ratio < none_ratio"),
     "points that are not a hundred": ("it_has_a_name = 15", "it_has_a_name = 16", "101 in all"),
     "points below nothing": (

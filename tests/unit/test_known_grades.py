@@ -13,6 +13,7 @@ import csv
 import hashlib
 import json
 import random
+import time
 import zipfile
 from base64 import urlsafe_b64encode
 from contextlib import nullcontext
@@ -656,3 +657,26 @@ def test_a_hand_in_without_a_file_is_graded_with_a_reason(
         f"{whole:g}",
         "points,",
     ]
+
+
+class Slow:
+    """A hand-in without a file, and how often one of them was looked at."""
+
+    student, why, looked = "ada", "nothing", []
+
+    @property
+    def file(self):
+        self.looked.append(self)
+        time.sleep(0.02)
+
+
+def test_what_of_a_class_has_not_begun_when_it_is_interrupted_does_not_begin(assignment):
+    rubric = read_rubric(assignment)
+
+    def stop(graded):
+        raise KeyboardInterrupt
+
+    Slow.looked.clear()
+    with pytest.raises(KeyboardInterrupt):
+        grade_class(rubric, [Slow() for _ in range(20)], 2, 0, stop)
+    assert 1 <= len(Slow.looked) <= 5

@@ -21,6 +21,9 @@ BUGS: dict[str, tuple[Any, ...]] = {
     "an interrupt goes on while the step still runs": (
         "a signal", (finished._Job, "settle", "self.over.wait()", "pass"),
     ),
+    "what comes after a second interrupt does not wait": (
+        "a second signal", (finished.Finisher, "wait", "left.settle()", "pass"),
+    ),
     "an operation that raises ends the session": (
         "an operation", (Session, "_failing", "self._guard.fail(error)", "raise"),
     ),

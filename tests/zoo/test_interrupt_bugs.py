@@ -44,7 +44,15 @@ def ranks_that_fail():
         INTERRUPTS.test_where_an_operation_of_one_rank_raises_all_keep_the_step_before(call)
 
 
+def second_signals():
+    with TemporaryDirectory() as folder:
+        INTERRUPTS.test_what_is_asked_after_a_second_interrupt_comes_after_the_step(
+            "arrays", "window", Path(folder)
+        )
+
+
 LAW = {
+    "a second signal": second_signals,
     "a signal": at("signal", 0.1, 0.3, 0.5, 0.7, 0.9),
     "an operation": at("operation", 0.0, 0.1, 0.25, 0.4, form="belady"),
     "backwards": at("operation", 0.2, 0.25, 0.3),

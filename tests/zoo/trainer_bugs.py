@@ -98,7 +98,7 @@ BUGS: dict[str, tuple[Any, ...]] = {
     ),
     "a fork closes its trainer and takes its parent's values for its own": (
         "a fork",
-        (Residence, "_close_session", "self._turns = Turns()", "pass"),
+        (Residence, "_close_session", "self._turns = Turns(self.finisher)", "pass"),
     ),
 }  # fmt: skip
 

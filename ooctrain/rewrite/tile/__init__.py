@@ -10,8 +10,7 @@ next: `tiling.py`, then `../../step/rows.py` and `halo.py` (which rows), `segmen
 
 from __future__ import annotations
 
-import warnings
-
+from ooctrain.errors import warn
 from ooctrain.rewrite.tile.tiling import Halo, Tiling, parse_name, remark_on, tile_trace
 from ooctrain.step.arguments import checked_but
 from ooctrain.step.trace import Trace
@@ -64,7 +63,7 @@ def tile(
     tiling = Tiling(grid, first, last, halo, again)
     tiled = tile_trace(trace, tiling)
     if remark := remark_on(trace, tiling):
-        warnings.warn(remark, stacklevel=3)
+        warn(remark)
     return tiled
 
 

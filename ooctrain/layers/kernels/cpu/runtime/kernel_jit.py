@@ -16,7 +16,6 @@ import secrets
 import shutil
 import signal
 import threading
-import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from functools import lru_cache, partial
@@ -30,7 +29,7 @@ from llvmlite.binding import parse_bitcode
 from numba.core import caching
 from numba.core.serialize import dumps
 
-from ooctrain.errors import ConfigError
+from ooctrain.errors import ConfigError, warn
 from ooctrain.step.allowance import memory_limits
 from ooctrain.step.presets import cache_base
 from ooctrain.units import MIB, format_bytes
@@ -145,19 +144,17 @@ class MachineCode(caching.CompileResultCacheImpl):
 
 @lru_cache(maxsize=1)
 def _warn_of_damage(folder: Path) -> None:
-    warnings.warn(
+    warn(
         f"compiled kernels in {folder} are damaged; they are thrown away and compiled again, which "
-        "takes a minute or two, once",
-        stacklevel=3,
+        "takes a minute or two, once"
     )
 
 
 @lru_cache(maxsize=1)
 def _warn_of_disk(folder: Path, why: str | None) -> None:
-    warnings.warn(
+    warn(
         f"compiled kernels cannot be kept in {folder} ({why}), so every start compiles them; "
-        "OOCTRAIN_CACHE names another folder",
-        stacklevel=3,
+        "OOCTRAIN_CACHE names another folder"
     )
 
 
