@@ -1,7 +1,8 @@
-"""How every CPU kernel is compiled: serial, nogil, eager signature, cached on disk.
+"""How every CPU kernel is compiled: serial, nogil, for one signature, when needed, cached on disk.
 
-The source is a Python range kernel `f(args..., lo, hi, thread)`. Numba's own disk cache does not
-notice that a callee in another file has changed. The cache folder is therefore named by the hash of
+The source is a Python range kernel `f(args..., lo, hi, thread)`. Importing it compiles nothing: a
+training step needs a third of all kernels, and each of them costs up to some seconds. Numba's own
+disk cache does not notice that a callee in another file has changed. The cache folder is therefore named by the hash of
 *all* sources of the kernels, the Numba version and the CPU: a binary of older sources is never
 used, nor one that the disk has corrupted. Kernels run under `pool.ThreadPool`, which hands out the
 ranges. Read next: `pool.py`, `layers/kernels/cpu/simd/simd.py`.
@@ -19,7 +20,7 @@ import threading
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from functools import lru_cache, partial
+from functools import cached_property, lru_cache, partial, update_wrapper
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -27,10 +28,12 @@ from typing import Any
 import llvmlite.binding
 import numba
 from llvmlite.binding import parse_bitcode
-from numba.core import caching
+from numba.core import caching, sigutils
+from numba.core.compiler_lock import global_compiler_lock
 from numba.core.serialize import dumps
 
 from ooctrain.errors import ConfigError
+from ooctrain.layers.kernels.cpu.runtime.pipelines import InnerCompiler, KernelCompiler
 from ooctrain.step.allowance import memory_limits
 from ooctrain.step.presets import cache_base
 from ooctrain.units import MIB, format_bytes
@@ -166,8 +169,9 @@ def _warn_of_disk(folder: Path, why: str | None) -> None:
 _ROOM = Path(__file__).parents[1]
 # Each of these changes the machine code that the same source gives.
 _TARGET_VARIABLES = ("NUMBA_CPU_NAME", "NUMBA_CPU_FEATURES", "NUMBA_OPT", "OOCTRAIN_SIMD")
-_INNER = {"no_cpython_wrapper": True, "no_cfunc_wrapper": True}
+_INNER = {"pipeline_class": InnerCompiler, "no_cpython_wrapper": True, "no_cfunc_wrapper": True}
 _OUTER = {"nogil": True, "cache": True, "boundscheck": False, "no_cfunc_wrapper": True}
+_RANGE = ("lo", "hi", "thread")
 _CALLBACK = {"cache": True, "boundscheck": False, "error_model": "numpy"}
 
 
@@ -220,33 +224,95 @@ def inner(function: Callable) -> Callable:
     return numba.njit(**_INNER)(function)  # type: ignore[call-overload]
 
 
-def kernel(signature: object) -> Callable[[Callable], Callable]:
-    """Decorator for a range kernel: compiled at import for exactly `signature`, cached, without the
-    GIL.
+class Kernel:
+    """A function that is compiled without the GIL, or read from the disk, when it is needed.
 
-    Only module-level functions may be decorated: Numba cannot cache closures.
+    A range kernel ends in the parameters `lo, hi, thread`, and is called by loops, which are
+    compiled, too. Python can call it as well, which compiles it once more; others it calls alone.
+
+    Args:
+        function: at the top of its module; Numba cannot keep closures.
+        signature: the only types of arguments that it takes.
+
+    Attributes:
+        is_range: whether it is a range kernel.
     """
 
-    def compile_kernel(function: Callable) -> Callable:
-        require_compiler()
-        with interrupts_held(), kept_in(cache_folder()):
-            return numba.njit(signature, **_OUTER)(function)  # type: ignore[call-overload]
+    def __init__(self, function: Callable, signature: object):
+        update_wrapper(self, function)
+        code = function.__code__
+        self.is_range = code.co_varnames[: code.co_argcount][-len(_RANGE) :] == _RANGE
+        self._function, self._signature = function, signature
 
-    return compile_kernel
+    @property
+    def full_name(self) -> str:
+        """Its module and name, as "module:name"."""
+        return f"{self._function.__module__}:{self._function.__qualname__}"
+
+    @cached_property
+    def argument_types(self) -> tuple[Any, ...]:
+        """Numba's types of its arguments."""
+        return sigutils.normalize_signature(self._signature)[0]
+
+    @cached_property
+    def compiled(self) -> Any:
+        """What Numba makes of a range kernel for loops; `entry.py` says how to call it."""
+        dispatcher = self._made(cache_folder(), pipeline_class=KernelCompiler)
+        return dispatcher.overloads[self.argument_types]
+
+    @cached_property
+    def from_python(self) -> Any:
+        """The function as Python calls it."""
+        return self._made(cache_folder().with_name(f"{cache_folder().name}-python"))
+
+    def load(self) -> None:
+        """Compiles it for those that call it as a rule."""
+        _ = self.compiled if self.is_range else self.from_python
+
+    def __call__(self, *arguments: Any) -> Any:
+        """Runs it."""
+        return self.from_python(*arguments)
+
+    def _made(self, folder: Path, **options: Any) -> Any:
+        with global_compiler_lock, interrupts_held(), kept_in(folder):
+            return numba.njit(self._signature, **_OUTER, **options)(self._function)  # type: ignore[call-overload]
 
 
-def callback(signature: str) -> Callable[[Callable], Any]:
-    """Decorator for a function that C calls by its `address`: compiled at import, cached.
+def kernel(signature: object) -> Callable[[Callable], Kernel]:
+    """Decorator for a range kernel, or for another function that Python calls: compiled for exactly
+    `signature`, cached, without the GIL."""
+    require_compiler()
+    return partial(Kernel, signature=signature)
 
-    It raises nothing, for it may run without the GIL.
-    """
 
-    def compile_callback(function: Callable) -> Any:
-        require_compiler()
-        with interrupts_held(), kept_in(cache_folder()):
-            return numba.cfunc(signature, **_CALLBACK)(function)  # type: ignore[arg-type]
+class Callback:
+    """A function that C calls by its address; it raises nothing, for it may run without the GIL."""
 
-    return compile_callback
+    is_range = False
+
+    def __init__(self, function: Callable, signature: str):
+        update_wrapper(self, function)
+        self._function, self._signature = function, signature
+
+    full_name = Kernel.full_name
+
+    @cached_property
+    def address(self) -> int:
+        """Where its machine code is; compiled, or read from the disk, when this is first asked."""
+        with global_compiler_lock, interrupts_held(), kept_in(cache_folder()):
+            compiled = numba.cfunc(self._signature, **_CALLBACK)(self._function)  # type: ignore[arg-type]
+        self._kept_alive = compiled
+        return compiled.address
+
+    def load(self) -> None:
+        """Compiles it."""
+        _ = self.address
+
+
+def callback(signature: str) -> Callable[[Callable], Callback]:
+    """Decorator for a function that C calls by its `address`, cached."""
+    require_compiler()
+    return partial(Callback, signature=signature)
 
 
 def uninterrupted(dispatcher: Any) -> Any:
