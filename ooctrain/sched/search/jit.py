@@ -21,6 +21,7 @@ import numba
 import numpy as np
 from numba.core.registry import CPUDispatcher
 
+from ooctrain.layers.kernels.cpu.runtime.kernel_jit import inner as inner_kernel
 from ooctrain.layers.kernels.cpu.runtime.kernel_jit import (
     cache_folder,
     is_off,
@@ -56,10 +57,8 @@ def compiled(function: Callable) -> Callable:
 
 
 def inner(function: Callable) -> Callable:
-    """The same for what only compiled functions call: it gets no entry point for Python, which
-    would take tables of many arrays apart and put them together.
-    """
-    return _kept(function, no_cfunc_wrapper=True, no_cpython_wrapper=True)
+    """The same for what only compiled functions call: compiled into them."""
+    return _as_python(function) if is_off() else inner_kernel(function)
 
 
 def _kept(function: Callable, **options: Any) -> Callable:

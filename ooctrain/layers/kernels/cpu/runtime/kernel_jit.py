@@ -242,12 +242,12 @@ class Kernel:
         update_wrapper(self, function)
         code = function.__code__
         self.is_range = code.co_varnames[: code.co_argcount][-len(_RANGE) :] == _RANGE
-        self._function, self._signature = function, signature
+        self.__wrapped__, self._signature = function, signature
 
     @property
     def full_name(self) -> str:
         """Its module and name, as "module:name"."""
-        return f"{self._function.__module__}:{self._function.__qualname__}"
+        return f"{self.__wrapped__.__module__}:{self.__wrapped__.__qualname__}"
 
     @cached_property
     def argument_types(self) -> tuple[Any, ...]:
@@ -275,7 +275,7 @@ class Kernel:
 
     def _made(self, folder: Path, **options: Any) -> Any:
         with global_compiler_lock, interrupts_held(), kept_in(folder):
-            return numba.njit(self._signature, **_OUTER, **options)(self._function)  # type: ignore[call-overload]
+            return numba.njit(self._signature, **_OUTER, **options)(self.__wrapped__)  # type: ignore[call-overload]
 
 
 def kernel(signature: object) -> Callable[[Callable], Kernel]:
@@ -292,7 +292,7 @@ class Callback:
 
     def __init__(self, function: Callable, signature: str):
         update_wrapper(self, function)
-        self._function, self._signature = function, signature
+        self.__wrapped__, self._signature = function, signature
 
     full_name = Kernel.full_name
 
@@ -300,7 +300,7 @@ class Callback:
     def address(self) -> int:
         """Where its machine code is; compiled, or read from the disk, when this is first asked."""
         with global_compiler_lock, interrupts_held(), kept_in(cache_folder()):
-            compiled = numba.cfunc(self._signature, **_CALLBACK)(self._function)  # type: ignore[arg-type]
+            compiled = numba.cfunc(self._signature, **_CALLBACK)(self.__wrapped__)  # type: ignore[arg-type]
         self._kept_alive = compiled
         return compiled.address
 
