@@ -19,7 +19,7 @@ import signal
 import subprocess
 import sys
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from contextlib import ExitStack, suppress
 from pathlib import Path
@@ -43,6 +43,8 @@ from ooctrain.units import MIB
 
 #: The functions of the planners' search, as one name among those of kernels.
 SEARCH = "ooctrain.sched.search.search:"
+#: Its size beside those of `size_of`, by the time that it takes.
+SEARCH_SIZE = 60_000
 #: What starts threads, what copies, and what pools over windows with gaps; all are imported late.
 ALWAYS = ("runtime.call", "runtime.fork_join", "runtime.copy")
 GAPS = "dilated_pool"
@@ -64,12 +66,15 @@ def compile_apart(ops: Iterable[Op], *, searches: bool = False) -> None:
     Cost: the time of a start, and of compiling, for what no child has compiled yet.
     """
     require_compiler()
-    lists = {name: cache_folder() / list_name(PACKAGE) for name in names_of(kernels_for(ops))}
+    kernels = kernels_for(ops)
+    lists = {kernel.full_name: cache_folder() / list_name(PACKAGE) for kernel in kernels}
+    sizes = {kernel.full_name: size_of(kernel) for kernel in kernels}
     if searches:
         lists = {SEARCH: search_folder() / list_name(PACKAGE), **lists}
+        sizes[SEARCH] = SEARCH_SIZE
     known = {written: _names(written) for written in dict.fromkeys(lists.values())}
     new = [name for name, written in lists.items() if name not in known[written]]
-    if new and _compiled(new):
+    if new and _compiled(new, sizes):
         for written in known:
             write_down([name for name in new if lists[name] == written], written)
 
@@ -80,7 +85,7 @@ def compile_ahead(ops: Iterable[Op]) -> None:
         return
     known = _names(cache_folder() / list_name(PACKAGE))
     ops = list(ops)
-    if sum(name not in known for name in names_of(kernels_for(ops))) >= WORTH:
+    if sum(kernel.full_name not in known for kernel in kernels_for(ops)) >= WORTH:
         compile_apart(ops)
 
 
@@ -93,11 +98,6 @@ def kernels_for(ops: Iterable[Op]) -> list[Kernel | Callback]:
     always = [kernels_of_module(importlib.import_module(f"{ROOM}.{name}")) for name in ALWAYS]
     kernels = dict.fromkeys(kernel for group in (kernels_of(found), *always) for kernel in group)
     return sorted(kernels, key=size_of, reverse=True)
-
-
-def names_of(kernels: Iterable[Kernel | Callback]) -> list[str]:
-    """Their full names."""
-    return [kernel.full_name for kernel in kernels]
 
 
 def _functions(op: Op) -> list[Callable]:
@@ -135,13 +135,14 @@ def _names(written: Path) -> set[str]:
     return set(written.read_text(encoding="utf-8").split()) if written.exists() else set()
 
 
-def _compiled(names: Sequence[str]) -> bool:
+def _compiled(names: Sequence[str], sizes: Mapping[str, int]) -> bool:
     """Whether children have compiled all; each gets the next one when it is done.
 
     They import from where this process does, never (`-P`) from the folder in which it happens to
     be.
     """
     left, count = deque(names), _children(len(names))
+    whole = sum(sizes[name] for name in names)
     here = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
     command = [sys.executable, "-P", "-c", _CHILD]
     with doing("compiling kernels, once", of=len(names)) as one_more, ExitStack() as closing:
@@ -159,11 +160,12 @@ def _compiled(names: Sequence[str]) -> bool:
             assert child.stdout is not None
             with suppress(OSError):  # it has ended
                 while left:
-                    child.stdin.write(f"{left.popleft()}\n")
+                    name = left.popleft()
+                    child.stdin.write(f"{name}\n")
                     child.stdin.flush()
                     if not child.stdout.readline():
                         break
-                    one_more()
+                    one_more(sizes[name] / whole)
                 child.stdin.close()
 
         pool = closing.enter_context(ThreadPoolExecutor(count))

@@ -21,6 +21,7 @@ import numba
 import numpy as np
 from numba.core.registry import CPUDispatcher
 
+from ooctrain.activity import doing
 from ooctrain.layers.kernels.cpu.runtime.kernel_jit import inner as inner_kernel
 from ooctrain.layers.kernels.cpu.runtime.kernel_jit import (
     cache_folder,
@@ -87,7 +88,8 @@ class FromPython(CPUDispatcher):
     def __call__(self, *args: Any) -> Any:
         """Calls it; signals are handled when its result is there."""
         if not self.signatures:  # here a second Ctrl-C does not wait
-            self.compile(tuple(map(numba.typeof, args)))
+            with doing("compiling the planners' search, once"):
+                self.compile(tuple(map(numba.typeof, args)))
         with signals_held():
             return super().__call__(*args)
 

@@ -18,11 +18,20 @@ from numba.core.compiler import Compiler
 from numba.core.compiler_machinery import register_pass
 from numba.core.lowering import Lower
 from numba.core.typed_passes import NativeLowering
+from numba.core.untyped_passes import InlineClosureLikes, InlineInlinables
 
 from ooctrain.layers.kernels.cpu.runtime.entry import entry_name, write_entry
 
 
-class InnerLibrary(JITCodeLibrary):
+class _Library(JITCodeLibrary):
+    """LLVM code that is optimised once, when all that it calls has been added."""
+
+    def _optimize_functions(self, ll_module: Any) -> None:
+        """Not each function alone, before."""
+        ll_module.data_layout = self._codegen._data_layout
+
+
+class InnerLibrary(_Library):
     """LLVM code that is linked into that of callers, and never made machine code by itself."""
 
     def finalize(self) -> None:
@@ -72,10 +81,21 @@ class KernelLowering(NativeLowering):
 
     _name = "ooctrain_kernel_lowering"
 
+    def run_pass(self, state: Any) -> bool:
+        """As Numba's."""
+        codegen, name = state.targetctx.codegen(), state.func_id.func_qualname
+        state.library = _Library(codegen, name)
+        state.library.enable_object_caching()
+        return super().run_pass(state)
+
     @property
     def lowering_class(self) -> type[Lower]:
         """What writes LLVM code."""
         return _LowerKernel
+
+
+#: Steps for what no kernel has: functions that are inlined by their source, and closures.
+NOT_NEEDED = (InlineInlinables, InlineClosureLikes)
 
 
 class InnerCompiler(Compiler):
@@ -86,9 +106,11 @@ class InnerCompiler(Compiler):
     def define_pipelines(self) -> list[Any]:
         """Numba's steps, with another last one."""
         (pipeline,) = super().define_pipelines()
-        for number, (step, what) in enumerate(pipeline.passes):
-            if step is NativeLowering:
-                pipeline.passes[number] = self.lowering, what
+        pipeline.passes = [
+            (self.lowering if step is NativeLowering else step, what)
+            for step, what in pipeline.passes
+            if step not in NOT_NEEDED
+        ]
         return [pipeline]
 
 
