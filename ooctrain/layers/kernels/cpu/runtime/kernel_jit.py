@@ -28,7 +28,7 @@ from typing import Any
 import llvmlite.binding
 import numba
 from llvmlite.binding import parse_bitcode
-from numba.core import caching, sigutils
+from numba.core import caching, sigutils, types
 from numba.core.compiler_lock import global_compiler_lock
 from numba.core.serialize import dumps
 
@@ -218,10 +218,15 @@ def require_compiler() -> None:
 def inner(function: Callable) -> Callable:
     """Decorator for a function that only kernels call: compiled into them.
 
-    It gets no entry point for Python or C callers; those would double the time of compilation.
+    It gets no entry point for Python or C callers; those would double the time of compilation. It
+    is compiled for types alone: while Numba finds out the types of a loop, a counter that begins as
+    0 is the constant 0 at first, for which it would compile the function, too.
     """
     require_compiler()
-    return numba.njit(**_INNER)(function)  # type: ignore[call-overload]
+    dispatcher = numba.njit(**_INNER)(function)  # type: ignore[call-overload]
+    compile_for = dispatcher.compile
+    dispatcher.compile = lambda given: compile_for(tuple(map(types.unliteral, given)))
+    return dispatcher
 
 
 class Kernel:

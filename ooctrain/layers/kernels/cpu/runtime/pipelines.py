@@ -18,7 +18,6 @@ from numba.core.compiler import Compiler
 from numba.core.compiler_machinery import register_pass
 from numba.core.lowering import Lower
 from numba.core.typed_passes import NativeLowering
-from numba.core.untyped_passes import InlineClosureLikes, InlineInlinables
 
 from ooctrain.layers.kernels.cpu.runtime.entry import entry_name, write_entry
 
@@ -94,10 +93,6 @@ class KernelLowering(NativeLowering):
         return _LowerKernel
 
 
-#: Steps for what no kernel has: functions that are inlined by their source, and closures.
-NOT_NEEDED = (InlineInlinables, InlineClosureLikes)
-
-
 class InnerCompiler(Compiler):
     """Compiles a function for callers that are compiled."""
 
@@ -109,7 +104,6 @@ class InnerCompiler(Compiler):
         pipeline.passes = [
             (self.lowering if step is NativeLowering else step, what)
             for step, what in pipeline.passes
-            if step not in NOT_NEEDED
         ]
         return [pipeline]
 
