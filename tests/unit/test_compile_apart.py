@@ -30,7 +30,7 @@ SCALARS = {"lr": 0.1, "step": 0, "seed": 0}
 
 @pytest.fixture
 def started(monkeypatch, tmp_path):
-    """What children are given, by child; they compile nothing, and end with the status of `ends`."""
+    """What each child is given; they compile nothing, and end with the status of `ends`."""
     asked = SimpleNamespace(names=[], paths=[], ends=0, cores=1)
 
     @contextmanager

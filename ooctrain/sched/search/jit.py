@@ -22,7 +22,6 @@ import numpy as np
 from numba import types
 
 from ooctrain.activity import doing
-from ooctrain.layers.kernels.cpu.runtime.kernel_jit import inner as inner_kernel
 from ooctrain.layers.kernels.cpu.runtime.kernel_jit import (
     cache_folder,
     is_off,
@@ -30,6 +29,7 @@ from ooctrain.layers.kernels.cpu.runtime.kernel_jit import (
     source_hash,
     uninterrupted,
 )
+from ooctrain.layers.kernels.cpu.runtime.kernel_jit import inner as inner_kernel
 
 #: By how much fewer choices are tried where Numba compiles nothing (NUMBA_DISABLE_JIT): Python
 #: takes that much longer for each.

@@ -2,10 +2,10 @@
 
 The source is a Python range kernel `f(args..., lo, hi, thread)`. Importing it compiles nothing: a
 training step needs a third of all kernels, and each of them costs up to some seconds. Numba's own
-disk cache does not notice that a callee in another file has changed. The cache folder is therefore named by the hash of
-*all* sources of the kernels, the Numba version and the CPU: a binary of older sources is never
-used, nor one that the disk has corrupted. Kernels run under `pool.ThreadPool`, which hands out the
-ranges. Read next: `pool.py`, `layers/kernels/cpu/simd/simd.py`.
+disk cache does not notice that a callee in another file has changed. The cache folder is therefore
+named by the hash of *all* sources of the kernels, the Numba version and the CPU: a binary of older
+sources is never used, nor one that the disk has corrupted. Kernels run under `pool.ThreadPool`,
+which hands out the ranges. Read next: `pipelines.py`, `pool.py`, `layers/kernels/cpu/simd/simd.py`.
 """
 
 from __future__ import annotations
@@ -240,6 +240,7 @@ class Kernel:
         signature: the only types of arguments that it takes.
 
     Attributes:
+        py_func: the function.
         is_range: whether it is a range kernel.
     """
 
@@ -247,12 +248,12 @@ class Kernel:
         update_wrapper(self, function)
         code = function.__code__
         self.is_range = code.co_varnames[: code.co_argcount][-len(_RANGE) :] == _RANGE
-        self.__wrapped__, self._signature = function, signature
+        self.py_func, self._signature = function, signature
 
     @property
     def full_name(self) -> str:
         """Its module and name, as "module:name"."""
-        return f"{self.__wrapped__.__module__}:{self.__wrapped__.__qualname__}"
+        return f"{self.py_func.__module__}:{self.py_func.__qualname__}"
 
     @cached_property
     def argument_types(self) -> tuple[Any, ...]:
@@ -280,7 +281,7 @@ class Kernel:
 
     def _made(self, folder: Path, **options: Any) -> Any:
         with global_compiler_lock, interrupts_held(), kept_in(folder):
-            return numba.njit(self._signature, **_OUTER, **options)(self.__wrapped__)  # type: ignore[call-overload]
+            return numba.njit(self._signature, **_OUTER, **options)(self.py_func)  # type: ignore[call-overload]
 
 
 def kernel(signature: object) -> Callable[[Callable], Kernel]:
@@ -297,7 +298,7 @@ class Callback:
 
     def __init__(self, function: Callable, signature: str):
         update_wrapper(self, function)
-        self.__wrapped__, self._signature = function, signature
+        self.py_func, self._signature = function, signature
 
     full_name = Kernel.full_name
 
@@ -305,7 +306,7 @@ class Callback:
     def address(self) -> int:
         """Where its machine code is; compiled, or read from the disk, when this is first asked."""
         with global_compiler_lock, interrupts_held(), kept_in(cache_folder()):
-            compiled = numba.cfunc(self._signature, **_CALLBACK)(self.__wrapped__)  # type: ignore[arg-type]
+            compiled = numba.cfunc(self._signature, **_CALLBACK)(self.py_func)  # type: ignore[arg-type]
         self._kept_alive = compiled
         return compiled.address
 

@@ -71,7 +71,7 @@ def kernels_of_module(module: ModuleType) -> list[Kernel | Callback]:
 def size_of(kernel: Kernel | Callback) -> int:
     """Bytes of its code and of all that is compiled into it: some measure of how long that takes,
     without compiling it."""
-    todo, seen, size = [kernel.__wrapped__], set[CodeType](), 0
+    todo, seen, size = [kernel.py_func], set[CodeType](), 0
     while todo:
         function = todo.pop()
         if function.__code__ in seen:
