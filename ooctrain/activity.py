@@ -27,12 +27,14 @@ class Activity:
         what: such as "compiling kernels".
         of: how many parts it has; None: not known.
         done: how many of them are done.
+        share: of its time, what they took.
         began_s: when, by `time.monotonic`.
     """
 
     what: str
     of: int | None = None
     done: int = 0
+    share: float = 0.0
     began_s: float = field(default_factory=time.monotonic)
 
 
@@ -57,12 +59,14 @@ def listening(listener: Listener) -> Iterator[None]:
 
 
 @contextmanager
-def doing(what: str, of: int | None = None) -> Iterator[Callable[[], None]]:
-    """The block is a piece of work; what it gets is called after each of its parts."""
+def doing(what: str, of: int | None = None) -> Iterator[Callable[..., None]]:
+    """The block is a piece of work; what it gets is called after each of its parts, with the part's
+    share of the time where they differ."""
     work, listener = Activity(what, of), _LISTENER.get()
 
-    def part_is_done() -> None:
+    def part_is_done(share: float | None = None) -> None:
         work.done += 1
+        work.share += 1 / (work.of or 1) if share is None else share
 
     if listener is None:
         yield part_is_done

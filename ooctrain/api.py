@@ -373,6 +373,11 @@ def execute(
         chosen = replace(chosen, threads=threads_served(trace, most))
     values = initial_values(trace, model)
     prepared = placed(plan, chosen)
+    if device == "cpu":
+        # Late: it loads Numba, which planning does without.
+        from ooctrain.execution.compile_apart import compile_ahead
+
+        compile_ahead(call.op for call in trace.calls)
     opened, session = open_session(
         prepared, chosen, {trace.variable_by_name[n].id: a for n, a in values.items()},
         tuple(dict.fromkeys(trace.outputs.values())),

@@ -158,6 +158,7 @@ class Trainer:
         self._last: StepResult | None = None
         self._messages: Sequence[tuple[int, int, int]] = ()
         self.prepared: PreparedStep | None = None
+        self._compiled: PreparedStep | None = None
         self._residence = Residence()
         self._adopted: dict[str, Tensor] = {}
         self._known: WeakSet[Tensor] = WeakSet()
@@ -197,6 +198,7 @@ class Trainer:
         x = as_images(x)
         y = as_target(y, rows=next(iter(x.shape), None))
         prepared = self.prepare(x.shape, y.shape, y.dtype)
+        self._compile(prepared)
         then, self._then = self._then, None
 
         def both() -> float:
@@ -578,10 +580,20 @@ class Trainer:
             StepShape.evaluating(x, y, self.loss, beside, bands=bands),
             StepShape((whole, *x.shape[1:]), target, True, True),
         )
+        self._compile(prepared)
         trace = prepared.plan.trace
         inputs, wanted = input_values(trace, x, y), tuple(trace.outputs.values())
         outputs = self._finished(partial(self._run, prepared, inputs, wanted)).outputs
         return prepared.original, put_together({n: outputs[v] for n, v in trace.outputs.items()})
+
+    def _compile(self, prepared: PreparedStep) -> None:
+        """Has a step's kernels compiled, before the thread begins that interrupts wait for."""
+        if self._compiled is not prepared and self.settings.device == "cpu":
+            # Late: it loads Numba, which preparing a step does without.
+            from ooctrain.execution.compile_apart import compile_ahead
+
+            compile_ahead(call.op for call in prepared.plan.trace.calls)
+        self._compiled = prepared
 
     def _run(
         self, prepared: PreparedStep, inputs: Mapping[int, Any], wanted: tuple[int, ...],

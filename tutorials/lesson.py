@@ -13,6 +13,7 @@ exercises about the reader.
 from __future__ import annotations
 
 import ast
+import atexit
 import base64
 import io
 import os
@@ -24,6 +25,8 @@ from collections.abc import Callable
 from fractions import Fraction
 from pathlib import Path
 from types import FrameType
+
+from ooctrain.cli.silence import never_silent
 
 PICTURES = Path(__file__).parent / "pictures"
 USAGE = """python {name}                     runs the tutorial whole
@@ -54,6 +57,8 @@ class Lesson:
         if "--check" in words:
             self._check_only(words[words.index("--check") + 1 :])
         self._prose = _prose_of(here)
+        if not self.paused and sys.stderr.isatty():
+            _break_silences()  # a first run compiles kernels
         print(f"=== {title} ===")
         self._tell(here.f_lineno)
 
@@ -220,6 +225,13 @@ def _notebook_answers() -> bool:
     if not _in_notebook():
         return False
     return bool(getattr(sys.modules["IPython"].get_ipython().kernel, "_allow_stdin", False))
+
+
+def _break_silences() -> None:
+    """Has a terminal say what takes long, until the process ends."""
+    spoken = never_silent()
+    spoken.__enter__()
+    atexit.register(spoken.__exit__, None, None, None)
 
 
 def _ask(prompt: str) -> str:

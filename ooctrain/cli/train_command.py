@@ -57,7 +57,7 @@ from ooctrain.cli.run.run_record import (
     RunRecord,
     TrainingRun,
 )  # fmt: skip
-from ooctrain.cli.run.train_rows import plan_rows, summary_rows
+from ooctrain.cli.run.train_rows import plan_rows, summary_rows, task_rows
 from ooctrain.cli.stepping import Stepping
 from ooctrain.cli.terminal import make_console
 from ooctrain.cli.workload import (
@@ -208,17 +208,20 @@ def _run(console: Console, run: TrainingRun, looking: Looking) -> None:
         debug = Debug(before=stepping.before)
         trainer.settings = replace(trainer.settings, debug=debug)
     part = workload.batch // (1 if ranks is None else ranks.count)
+    console.print(facts(task_rows(workload, run.task), least=len("in-core peak")))
+    if run.options.memory.memory is not None:  # what a process promises is compiled before
+        _say_that_it_compiles(console)
     with doing("planning"):
         prepared = trainer.prepare(run.task.input_shape(part))
-    rows = plan_rows(prepared, workload, run.task)
+    rows = plan_rows(prepared)
     memory, steps = run.options.memory, lines.total_steps
     rows += host_rows(memory, prepared.machine)
     rows += written_rows(memory, prepared.host_written_bytes, steps)
     console.print(facts([*rows, *rank_rows(ranks, workload.batch)]))
     for notice in (*prepared.notices, *changed):
         console.print(f"note: {notice}")
-    if not has_compiled_kernels():
-        console.print("compiling the kernels, once; later starts take them from the cache ...")
+    if run.options.memory.memory is None:
+        _say_that_it_compiles(console)
     in_core = prepared.plan.notes.get("planner") == "keep-all"
     lines.title = "in-core" if in_core else "out-of-core"
     with nullcontext(stepping) if stepping else shown(lines) as display:
@@ -241,6 +244,11 @@ def _run(console: Console, run: TrainingRun, looking: Looking) -> None:
         with shown(Lines(console, "in-core again", steps_per_epoch, until)) as again:
             training.compare_with_in_core(run, again, on_all)
     console.print(facts(summary_rows(prepared, run, stopped=display.ends)))
+
+
+def _say_that_it_compiles(console: Console) -> None:
+    if not has_compiled_kernels():
+        console.print("compiling the kernels, once; later starts take them from the cache ...")
 
 
 def write_log(prepared: PreparedStep, workload: Workload, path: str) -> None:

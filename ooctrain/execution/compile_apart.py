@@ -1,37 +1,60 @@
-"""Compilation in a process of its own, for one that has promised how much it will hold.
+"""Compilation by other processes, as many as there are cores: what a step needs, before it runs.
 
-A compiler holds some hundred MiB that it never gives back. A process under `--memory` counts what
-it holds before it plans; what is compiled afterwards would come on top. So a child compiles first,
-and the process reads machine code from the disk. What has been compiled so is written down next to
-that code, in a folder that is named by its sources: the child is started once for each module.
-Numba keeps code by the path of its source and by Python's version, too, so each installation has
-a list of its own. Read next: `promise.py`, `../layers/kernels/cpu/runtime/kernel_jit.py`.
+A step names the kernels that it will run (`kernels_for`). Those that the disk does not hold are
+compiled by children of this process, and read from there. LLVM compiles one function at a time in
+a process, so a cold start is shorter by the number of cores. A process that has promised how much
+it will hold (`--memory`) compiles nothing itself: a compiler holds some hundred MiB that it never
+gives back. What has been compiled so is written down next to that code, in a folder that is named
+by its sources, so children are started once. Numba keeps code by the path of its source and by
+Python's version, too; each installation has a list of its own. Read next: `promise.py`,
+`../layers/kernels/cpu/runtime/kernel_jit.py`.
 """
 
 from __future__ import annotations
 
 import hashlib
+import importlib
 import os
+import signal
 import subprocess
 import sys
-from collections.abc import Iterable, Sequence
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from contextlib import ExitStack, suppress
 from pathlib import Path
 
 from ooctrain.activity import doing
 from ooctrain.engine.finished import interrupts_wait
-from ooctrain.layers.kernels.cpu.conv.conv2d import modules_of_algorithms
-from ooctrain.layers.kernels.cpu.runtime.kernel_jit import cache_folder, require_compiler
+from ooctrain.layers.kernels.cpu.conv import conv2d
+from ooctrain.layers.kernels.cpu.runtime.kernel_jit import (
+    Callback,
+    Kernel,
+    cache_folder,
+    is_off,
+    require_compiler,
+)
+from ooctrain.layers.kernels.cpu.runtime.reached import kernels_of, kernels_of_module, size_of
 from ooctrain.layers.kernels.device_tables import TABLES
+from ooctrain.layers.pooling import PoolGeometry
 from ooctrain.sched.search.jit import search_folder
+from ooctrain.step.allowance import memory_limits, usable_cores
 from ooctrain.step.op import Op
+from ooctrain.units import MIB
 
-#: The functions of the planners' search, as one name among those of modules.
-SEARCH = "ooctrain.sched.search.search"
-#: What starts threads, and what pools over windows with gaps; both are imported late.
-THREADS = "ooctrain.layers.kernels.cpu.runtime.call"
-GAPS = "ooctrain.layers.kernels.cpu.dilated_pool"
+#: The functions of the planners' search, as one name among those of kernels.
+SEARCH = "ooctrain.sched.search.search:"
+#: Its size beside those of `size_of`, by the time that it takes.
+SEARCH_SIZE = 60_000
+#: What starts threads, what copies, and what pools over windows with gaps; all are imported late.
+ALWAYS = ("runtime.call", "runtime.fork_join", "runtime.copy")
+GAPS = "dilated_pool"
+ROOM = "ooctrain.layers.kernels.cpu"
 PACKAGE = Path(__file__).parents[1]
+#: A child takes this much memory, and the time of some kernels to start.
+CHILD_BYTES, WORTH = 400 * MIB, 4
+MOST_CHILDREN = 16
+_CHILD = "from ooctrain.execution.compile_apart import serve; serve()"
 
 
 def compile_apart(ops: Iterable[Op], *, searches: bool = False) -> None:
@@ -44,13 +67,54 @@ def compile_apart(ops: Iterable[Op], *, searches: bool = False) -> None:
     Cost: the time of a start, and of compiling, for what no child has compiled yet.
     """
     require_compiler()
-    lists = dict.fromkeys(modules_of(list(ops)), cache_folder() / list_name(PACKAGE))
+    kernels = kernels_for(ops)
+    lists = {kernel.full_name: cache_folder() / list_name(PACKAGE) for kernel in kernels}
+    sizes = {kernel.full_name: size_of(kernel) for kernel in kernels}
     if searches:
-        lists[SEARCH] = search_folder() / list_name(PACKAGE)
-    new = [name for name, written in lists.items() if name not in _names(written)]
-    if new and _compiled(new):
-        for name in new:
-            write_down([name], lists[name])
+        lists = {SEARCH: search_folder() / list_name(PACKAGE), **lists}
+        sizes[SEARCH] = SEARCH_SIZE
+    known = {written: _names(written) for written in dict.fromkeys(lists.values())}
+    new = [name for name, written in lists.items() if name not in known[written]]
+    if new and _compiled(new, sizes):
+        for written in known:
+            write_down([name for name in new if lists[name] == written], written)
+
+
+def compile_ahead(ops: Iterable[Op]) -> None:
+    """The same, where that is quicker than to compile each kernel when its turn comes."""
+    if is_off() or usable_cores() == 1:
+        return
+    known = _names(cache_folder() / list_name(PACKAGE))
+    ops = list(ops)
+    if sum(kernel.full_name not in known for kernel in kernels_for(ops)) >= WORTH:
+        compile_apart(ops)
+
+
+def kernels_for(ops: Iterable[Op]) -> list[Kernel | Callback]:
+    """What the cpu needs to run operations, less what those need that bring their own kernels; the
+    longest to compile first."""
+    # A band brings no kernel of its own: it runs that of what it computes.
+    each = dict.fromkeys(one for op in ops for one in (op, op.computes))
+    found = [function for op in each for function in _functions(op)]
+    always = [kernels_of_module(importlib.import_module(f"{ROOM}.{name}")) for name in ALWAYS]
+    kernels = dict.fromkeys(kernel for group in (kernels_of(found), *always) for kernel in group)
+    return sorted(kernels, key=size_of, reverse=True)
+
+
+def _functions(op: Op) -> list[Callable]:
+    """The functions that start an operation's kernels."""
+    function = TABLES["cpu"].function_of(op)
+    if function is None:
+        return []
+    found: list[Callable] = [function]
+    part, algorithm = function.__name__, str(getattr(op, "algorithm", ""))
+    if function.__module__ == conv2d.__name__ and conv2d.is_known(algorithm):
+        part = "grad_input" if part == "transposed" else part
+        found.append(conv2d.function_of(algorithm, part))
+    geometry = getattr(op, "geometry", None)
+    if isinstance(geometry, PoolGeometry) and geometry.dilation != (1, 1):
+        found.append(getattr(importlib.import_module(f"{ROOM}.{GAPS}"), part))
+    return found
 
 
 def write_down(names: Iterable[str], written: Path) -> None:
@@ -68,41 +132,66 @@ def list_name(package: Path) -> str:
     return f"compiled-apart-{digest.hexdigest()[:16]}.txt"
 
 
-def modules_of(ops: Sequence[Op]) -> list[str]:
-    """The modules of operations' kernels, and those that these import when they first run."""
-    # A band brings no kernel of its own: it runs that of what it computes.
-    ops = [*ops, *(op.computes for op in ops)]
-    algorithms = {str(getattr(op, "algorithm", "")) for op in ops}
-    late = [THREADS, *sorted(modules_of_algorithms(algorithms))]
-    if any(getattr(op, "dilation", 1) not in (1, (1, 1)) for op in ops):
-        late.append(GAPS)
-    return [*TABLES["cpu"].modules(ops), *late]
-
-
 def _names(written: Path) -> set[str]:
     return set(written.read_text(encoding="utf-8").split()) if written.exists() else set()
 
 
-def _compiled(names: Sequence[str]) -> bool:
-    """Whether a child has imported the modules, and made a search if they include it.
+def _compiled(names: Sequence[str], sizes: Mapping[str, int]) -> bool:
+    """Whether children have compiled all; each gets the next one when it is done.
 
-    It imports from where this process does, never (`-P`) from the folder in which it happens to be.
+    They import from where this process does, never (`-P`) from the folder in which it happens to
+    be.
     """
-    lines = [f"import {name}; print(flush=True)" for name in names]
-    lines += [f"{SEARCH}.compile_search()"] if SEARCH in names else []
-    command = [sys.executable, "-P", "-c", "\n".join(lines)]
+    left, count = deque(names), _children(len(names))
+    whole = sum(sizes[name] for name in names)
     here = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
-    child = None
-    with doing("compiling kernels, once", of=len(names)) as one_more, ExitStack() as ending:
+    command = [sys.executable, "-P", "-c", _CHILD]
+    children: list[subprocess.Popen[str]] = []
+
+    def feed(child: subprocess.Popen[str]) -> None:
+        assert child.stdin is not None
+        assert child.stdout is not None
+        with suppress(OSError):  # it has ended
+            while left:
+                name = left.popleft()
+                child.stdin.write(f"{name}\n")
+                child.stdin.flush()
+                if not child.stdout.readline():
+                    break
+                one_more(sizes[name] / whole)
+            child.stdin.close()
+
+    with doing("compiling kernels, once", of=len(names)) as one_more, ExitStack() as closing:
         try:
             with interrupts_wait():
-                child = ending.enter_context(
-                    subprocess.Popen(command, env=here, stdout=subprocess.PIPE, text=True)
-                )
-            for _ in child.stdout or ():
-                one_more()
-        except BaseException:  # an interrupt, which the child has not got
-            if child is not None:
+                for _ in range(count):
+                    child = subprocess.Popen(
+                        command, env=here, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+                    )
+                    children.append(closing.enter_context(child))
+            pool = closing.enter_context(ThreadPoolExecutor(count))
+            wait([pool.submit(feed, child) for child in children], return_when=FIRST_EXCEPTION)
+        except BaseException:  # an interrupt, which children do not get
+            for child in children:
                 child.kill()
             raise
-    return child.returncode == 0
+    return not any(child.returncode for child in children)
+
+
+def _children(wanted: int) -> int:
+    """How many may run at a time."""
+    free = min((room.free_bytes for room in memory_limits()), default=MOST_CHILDREN * CHILD_BYTES)
+    return max(1, min(usable_cores(), wanted, MOST_CHILDREN, free // CHILD_BYTES))
+
+
+def serve() -> None:
+    """What a child does: compiles what it reads the name of, and says when it is done."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # its parent gets it, too, and ends it
+    for line in sys.stdin:
+        module, _, name = line.strip().partition(":")
+        found = importlib.import_module(module)
+        if name:
+            getattr(found, name).load()
+        else:
+            found.compile_search()
+        print(flush=True)

@@ -27,7 +27,6 @@ from ooctrain.devices.host_file import PIECE_BYTES as COPIED_BYTES
 from ooctrain.engine.tensor import Tensor
 from ooctrain.errors import ConfigError
 from ooctrain.execution.guard import may_fail
-from ooctrain.layers.kernels.device_tables import TABLES
 from ooctrain.rewrite import apply_rewrites
 from ooctrain.sched.budget import input_bytes
 from ooctrain.sched.host import host_slots
@@ -189,9 +188,12 @@ def own_share(
     Raises:
         ConfigError: this system does not say what a process holds.
     """
-    TABLES["cpu"].load(call.op for call in apply_rewrites(trace, rewrites).calls)
+    # Late: both load Numba.
+    from ooctrain.execution.compile_apart import kernels_for
+
+    for kernel in kernels_for(call.op for call in apply_rewrites(trace, rewrites).calls):
+        kernel.load()
     if searches:
-        # Late: it loads Numba.
         from ooctrain.sched.search.search import compile_search
 
         compile_search()

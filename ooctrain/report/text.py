@@ -174,9 +174,10 @@ class Facts:
     itself."""
 
     pairs: tuple[tuple[str, str], ...]
+    least: int = 0
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[Text]:
-        indent = max((len(name) for name, _ in self.pairs), default=0) + 2
+        indent = max([self.least, *(len(name) for name, _ in self.pairs)]) + 2
         room = max(1, options.max_width - indent)
         for name, value in self.pairs:
             rows = Text(value, style="default").wrap(console, room) if value else [Text("")]
@@ -185,9 +186,13 @@ class Facts:
                 yield Text(f"{label:{indent}}", style="dim").append_text(row)
 
 
-def facts(pairs: Sequence[tuple[str, str]]) -> Facts:
-    """Names with their values, a line each."""
-    return Facts(tuple(pairs))
+def facts(pairs: Sequence[tuple[str, str]], least: int = 0) -> Facts:
+    """Names with their values, a line each.
+
+    Args:
+        least: columns that names take at least, where others follow below.
+    """
+    return Facts(tuple(pairs), least)
 
 
 def flowing(fields: Sequence[str], columns: int, indent: int = 4) -> str:

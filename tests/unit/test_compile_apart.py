@@ -22,23 +22,30 @@ from ooctrain.execution import compile_apart as apart
 from ooctrain.layers.kernels.device_tables import TABLES
 from ooctrain.rewrite.tile import tile
 from ooctrain.rewrite.tile.on_rows import OnRows
+from ooctrain.step.machine import specs_of
+from ooctrain.step.op import Op, physical_shape
+
+SCALARS = {"lr": 0.1, "step": 0, "seed": 0}
 
 
 @pytest.fixture
 def started(monkeypatch, tmp_path):
-    """What children import; they compile nothing, and end with the status of `ends`."""
-    asked = SimpleNamespace(names=[], paths=[], ends=0)
+    """What each child is given; they compile nothing, and end with the status of `ends`."""
+    asked = SimpleNamespace(names=[], paths=[], ends=0, cores=1)
 
     @contextmanager
     def begin(command, **given):
-        lines = [line.split() for line in command[-1].splitlines()]
-        asked.names.append([words[1].strip(";") for words in lines if words[0] == "import"])
+        mine = []
+        asked.names.append(mine)
         asked.paths.append((given["env"]["PYTHONPATH"], "-P" in command))
-        yield SimpleNamespace(stdout=[], returncode=asked.ends)
+        ends = SimpleNamespace(write=lambda text: mine.append(text.strip()), flush=list, close=list)
+        answers = SimpleNamespace(readline=lambda: "\n")
+        yield SimpleNamespace(stdin=ends, stdout=answers, returncode=asked.ends)
 
     monkeypatch.setattr(apart.subprocess, "Popen", begin)
     monkeypatch.setattr(apart, "search_folder", lambda: tmp_path)
     monkeypatch.setattr(apart, "cache_folder", lambda: tmp_path)
+    monkeypatch.setattr(apart, "usable_cores", lambda: asked.cores)
     return asked
 
 
@@ -46,15 +53,66 @@ def ops():
     return [call.op for call in step_trace("lenet", 2).calls]
 
 
-def test_a_child_compiles_each_module_once(started):
+def names(given):
+    return {kernel.full_name for kernel in apart.kernels_for(given)}
+
+
+def test_a_child_compiles_each_kernel_once(started):
     apart.compile_apart(ops())
     (first,) = started.names
-    assert {*TABLES["cpu"].modules(ops()), apart.THREADS} < set(first)
-    assert any("kernels.cpu.conv.conv_" in name for name in first)
+    assert {*first} == names(ops())
+    assert len(first) == len({*first})
     apart.compile_apart(ops(), searches=True)
     assert started.names[1:] == [[apart.SEARCH]]
     apart.compile_apart(ops(), searches=True)
     assert len(started.names) == 2
+
+
+def test_as_many_children_as_cores_share_the_kernels(started):
+    started.cores = 3
+    apart.compile_ahead(ops())
+    assert len(started.names) == 3
+    shared = [name for child in started.names for name in child]
+    assert len(shared) == len({*shared})
+    assert {*shared} == names(ops())
+    apart.compile_ahead(ops())
+    assert len(started.names) == 3
+
+
+def test_on_one_core_a_process_that_promises_nothing_compiles_for_itself(started):
+    apart.compile_ahead(ops())
+    assert not started.names
+
+
+@pytest.mark.parametrize("model", ["lenet", "resnet18", "densenet121", "unet"])
+def test_no_kernel_is_started_that_was_not_named(model):
+    """The list is read off code; what it lacks, a step would compile one after the other."""
+    trace = step_trace(model, 2)
+    named = names(call.op for call in trace.calls)
+    for call in trace.calls:
+        ins, outs = (
+            [np.zeros(physical_shape(v.shape), v.dtype) for v in specs_of(trace, ids)]
+            for ids in (call.ins, call.outs)
+        )
+        recorder = Recorder()
+        space = np.zeros(call.workspace_bytes, np.uint8)
+        TABLES["cpu"].run(call.op, recorder, ins, outs, space, SCALARS)
+        assert recorder.names <= named, call.op
+
+
+class Recorder:
+    """A pool that runs nothing."""
+
+    threads = 2
+
+    def __init__(self):
+        self.names = set()
+
+    def run(self, kernel, *_):
+        self.names.add(kernel.full_name)
+
+    def every_time(self):
+        """Nothing is repeated."""
 
 
 def test_a_child_that_fails_is_started_again(started):
@@ -74,13 +132,13 @@ def test_a_folder_that_cannot_be_written_is_no_error(started, monkeypatch, tmp_p
 
 #: Imports what starts threads after a child has; it may keep no code then, that is: compile none.
 AFTER_A_CHILD = """
-import importlib
 from ooctrain.execution import compile_apart as apart
 from ooctrain.layers.kernels.cpu.runtime.kernel_jit import KeptCode
 
 apart.compile_apart([])
 KeptCode.save = None
-importlib.import_module(apart.THREADS)
+for kernel in apart.kernels_for([]):
+    kernel.load()
 print(apart.__file__)
 """
 
@@ -124,14 +182,18 @@ def test_bands_are_compiled_as_what_they_compute():
     banded = tile(step, (2, 1), "conv1.fwd", "max_pool2d.fwd", halo="keep")
     on_rows = [call.op for call in banded.calls if isinstance(call.op, OnRows)]
     assert {op.algorithm for op in on_rows} == {"", "direct"}
-    assert apart.modules_of(on_rows)
-    assert {*apart.modules_of(ops())} <= {*apart.modules_of([call.op for call in banded.calls])}
+    assert names(on_rows) > names([])
+    assert names(ops()) <= names([call.op for call in banded.calls])
 
 
 def test_an_operation_of_ones_own_may_name_an_algorithm_of_its_own():
-    mine = SimpleNamespace(algorithm="mine")
-    mine.computes = mine
-    assert apart.modules_of([mine]) == [apart.THREADS]
+    class Mine(Op):
+        algorithm = "mine"
+
+        def cpu(self, pool, ins, outs, workspace, scalars):
+            """Does nothing."""
+
+    assert names([Mine()]) == names([])
 
 
 @pytest.mark.parametrize(("planner", "searches"), [("auto", True), ("belady", False)])
@@ -141,6 +203,6 @@ def test_who_promises_memory_has_it_compiled_first(started, planner, searches):
     optimizer = oc.optim.SGD(model.parameters(), lr=0.1)
     trainer = oc.Trainer(model, optimizer=optimizer, memory="64GiB", planner=planner, threads=1)
     trainer.step(np.zeros((2, 1, 8, 8), np.float32), np.zeros(2, np.int64))
-    names = {name for names in started.names for name in names}
-    assert len(names) > 2
-    assert (apart.SEARCH in names) == searches
+    asked = {name for child in started.names for name in child}
+    assert len(asked) > 2
+    assert (apart.SEARCH in asked) == searches

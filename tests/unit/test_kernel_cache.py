@@ -50,7 +50,7 @@ def run():
     x, y = np.ones(4, np.float32), np.zeros(4, np.float32)
     scale(x, y, 0, 4, 0)
     add_one(y, 0, 4, 0)
-    return y[0] - 1, sum(sum(f.stats.cache_hits.values()) for f in (scale, add_one))
+    return y[0] - 1, sum(sum(f.from_python.stats.cache_hits.values()) for f in (scale, add_one))
 """
 
 
@@ -238,9 +238,9 @@ import sys
 import numpy as np
 sys.path.insert(0, "tests/unit")
 from test_kernels_conv import SHAPES, arrays, reference, run
-from ooctrain.layers.kernels.cpu.simd import vector
+from ooctrain.layers.kernels.cpu.simd import simd
 from ooctrain.layers.kernels.cpu.runtime.pool import ThreadPool
-assert vector.ISA == {isa!r}
+assert simd.ISA == {isa!r}
 pool = ThreadPool(2)
 for name, algorithm in {cases!r}:
     data = arrays(SHAPES[name], integers=True)

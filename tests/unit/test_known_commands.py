@@ -36,7 +36,7 @@ from ooctrain.cli.live import Lines, Redrawn, shown_every
 from ooctrain.cli.options import Extent, MemoryOptions, RankOptions, Workload, split_names
 from ooctrain.cli.run.kept_promise import counted_rows, expect_kept
 from ooctrain.cli.run.run_record import EpochEnd, RunOptions, RunRecord, TrainingRun, typical_us
-from ooctrain.cli.run.train_rows import plan_rows, summary_rows
+from ooctrain.cli.run.train_rows import plan_rows, summary_rows, task_rows
 from ooctrain.cli.schedules import SCHEDULES, RunLength, depends_on_the_end, find_schedule
 from ooctrain.cli.workload import (
     classes_rows,
@@ -139,12 +139,12 @@ def test_rows_before_the_first_step():
     for planner, budget in (("lru", "50%"), ("keep-all", "100%"), ("window", "30%")):
         prepared = prepared_step(planner, budget)
         task = make_task(WORKLOAD)
-        rows += said(plan_rows(prepared, WORKLOAD, task))
+        rows += said([*task_rows(WORKLOAD, task), *plan_rows(prepared)])
     promise = Promise(*(n << 20 for n in (1000, 100, 50, 30, 20, 10, 400, 300)))
-    rows += said(plan_rows(replace(prepared, promise=promise), WORKLOAD, task))
+    rows += said([*task_rows(WORKLOAD, task), *plan_rows(replace(prepared, promise=promise))])
     for model, size in (("resnet18", 40), ("resnet18", 160)):
         other = replace(WORKLOAD, model=model, data=None, image_size=size)
-        rows += said(plan_rows(prepared, other, make_task(other)))
+        rows += said([*task_rows(other, make_task(other)), *plan_rows(prepared)])
     stochastic = replace(WORKLOAD, split="depth=0.5,grid=2x2,stochastic")
     rows += said(split_rows(make_task(stochastic)))
     rows += said(split_rows(make_task(replace(stochastic, split="depth=0.5,grid=2x1"))))

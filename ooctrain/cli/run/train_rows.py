@@ -30,16 +30,22 @@ from ooctrain.units import format_bytes, format_percent, format_us
 LEAST_PLANNING = 0.02
 
 
-def plan_rows(prepared: PreparedStep, workload: Workload, task: Task) -> Rows:
-    """What is trained, and how it was planned: printed before the first step."""
-    peak, budget = prepared.in_core_peak_bytes, prepared.budget_bytes
-    plan = prepared.plan
-    name = plan.notes.get("chosen", plan.notes.get("planner", ""))
+def task_rows(workload: Workload, task: Task) -> Rows:
+    """What is trained: printed before anything that takes long."""
     return [
         ("training", f"{workload.model} on {workload.data}, batch {workload.batch}"),
         *_stem_row(workload.model, task.shape),
         *classes_rows(task, workload),
         *split_rows(task),
+    ]
+
+
+def plan_rows(prepared: PreparedStep) -> Rows:
+    """How it was planned: printed before the first step."""
+    peak, budget = prepared.in_core_peak_bytes, prepared.budget_bytes
+    plan = prepared.plan
+    name = plan.notes.get("chosen", plan.notes.get("planner", ""))
+    return [
         ("in-core peak", format_bytes(peak)),
         ("budget", f"{format_bytes(budget)}, {share(budget, peak)} of the in-core peak"),
         *promise_rows(prepared.promise),

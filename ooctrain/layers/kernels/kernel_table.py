@@ -12,7 +12,7 @@ JAX, one table for each platform. Read next: `cpu/table.py`, `cuda/table.py`.
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from types import ModuleType
@@ -131,17 +131,13 @@ class KernelTable:
         """Whether the operation brings its own kernels, which may do anything."""
         return getattr(op, self.device, None) is not None
 
-    def load(self, ops: Iterable[Op]) -> None:
-        """Imports the kernels of operations, which compiles them or reads them from the disk. Those
-        that bring their own kernels are left to their first run."""
-        for module in self.modules(ops):
-            importlib.import_module(module)
-
-    def modules(self, ops: Iterable[Op]) -> list[str]:
-        """The modules of operations' kernels; not of those that bring their own."""
-        rows = [self._row(op) for op in ops if not self.is_own(op)]
-        names = {row.function.rpartition(".")[0] for row in rows if row}
-        return sorted(_module_name(self.device, name) for name in names)
+    def function_of(self, op: Op) -> Callable | None:
+        """The function that computes an operation; None for one that brings its own kernels."""
+        row = None if self.is_own(op) else self._row(op)
+        if row is None:
+            return None
+        module, _, name = row.function.rpartition(".")
+        return getattr(_module(self.device, module), name)
 
     def _row(self, op: Op) -> KernelRow | None:
         for kind in type(op).__mro__:
@@ -173,11 +169,7 @@ class WatchedScalars(Mapping[str, float | int]):
 
 @cache
 def _module(device: str, name: str) -> ModuleType:
-    return importlib.import_module(_module_name(device, name))
-
-
-def _module_name(device: str, name: str) -> str:
-    return f"ooctrain.layers.kernels.{device}.{name}"
+    return importlib.import_module(f"ooctrain.layers.kernels.{device}.{name}")
 
 
 # Workspace, where the rule is the same on both devices. Each device says how many bytes its kernels

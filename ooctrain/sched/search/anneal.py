@@ -17,7 +17,7 @@ import numpy as np
 from ooctrain.sched.search.evict import Shortage, evict_within
 from ooctrain.sched.search.expand import expand
 from ooctrain.sched.search.jit import compiled, inner
-from ooctrain.sched.search.kept import Kept, SeenGaps, look
+from ooctrain.sched.search.kept import Kept, SeenGaps, copy, look
 from ooctrain.sched.search.moves import MoveChange, draw, move, undo
 from ooctrain.sched.search.play import play
 from ooctrain.sched.search.tables import INPUT
@@ -125,7 +125,8 @@ def anneal(t, walk, field, mix, limits, cooling):
             continue
         cost, is_seen = found, is_seen and not change.numbers[0]
         if cost < best_cost:
-            best.until[:, :] = now.until
-            best.stays[:] = now.stays
+            for own in range(now.until.shape[0]):
+                copy(now.until[own], best.until[own])
+            copy(now.stays, best.stays)
             best_cost = cost
     return Annealing(now, cost, best, best_cost, np.int64(state), seen, change)  # type: ignore[arg-type]

@@ -13,14 +13,15 @@ import signal
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from functools import lru_cache, wraps
+from functools import cached_property, lru_cache, update_wrapper, wraps
 from pathlib import Path
 from typing import Any
 
 import numba
 import numpy as np
-from numba.core.registry import CPUDispatcher
+from numba import types
 
+from ooctrain.activity import doing
 from ooctrain.layers.kernels.cpu.runtime.kernel_jit import (
     cache_folder,
     is_off,
@@ -28,6 +29,7 @@ from ooctrain.layers.kernels.cpu.runtime.kernel_jit import (
     source_hash,
     uninterrupted,
 )
+from ooctrain.layers.kernels.cpu.runtime.kernel_jit import inner as inner_kernel
 
 #: By how much fewer choices are tried where Numba compiles nothing (NUMBA_DISABLE_JIT): Python
 #: takes that much longer for each.
@@ -52,23 +54,12 @@ def search_folder() -> Path:
 
 def compiled(function: Callable) -> Callable:
     """Decorator: compiled for the arguments of its first call, without the GIL."""
-    return _kept(function, no_cfunc_wrapper=True)
+    return _as_python(function) if is_off() else Compiled(function)
 
 
 def inner(function: Callable) -> Callable:
-    """The same for what only compiled functions call: it gets no entry point for Python, which
-    would take tables of many arrays apart and put them together.
-    """
-    return _kept(function, no_cfunc_wrapper=True, no_cpython_wrapper=True)
-
-
-def _kept(function: Callable, **options: Any) -> Callable:
-    if is_off():
-        return _as_python(function)
-    with kept_in(folder_of(Path(function.__code__.co_filename).parent)):
-        dispatcher = uninterrupted(numba.njit(nogil=True, cache=True, **options)(function))
-    dispatcher.__class__ = FromPython
-    return dispatcher
+    """The same for what only compiled functions call: compiled into them."""
+    return _as_python(function) if is_off() else inner_kernel(function)
 
 
 def _as_python(function: Callable) -> Callable:
@@ -82,15 +73,41 @@ def _as_python(function: Callable) -> Callable:
     return interpreted
 
 
-class FromPython(CPUDispatcher):
-    """A compiled function, of which Python gets all or nothing."""
+class Compiled:
+    """A compiled function, of which Python gets all or nothing. Functions that are compiled as well
+    have it compiled into them: its own machine code is for Python, and made when Python calls it.
+
+    Attributes:
+        py_func: as it was written.
+    """
+
+    def __init__(self, function: Callable):
+        update_wrapper(self, function)
+        self.py_func = function
 
     def __call__(self, *args: Any) -> Any:
         """Calls it; signals are handled when its result is there."""
-        if not self.signatures:  # here a second Ctrl-C does not wait
-            self.compile(tuple(map(numba.typeof, args)))
+        dispatcher = self._from_python
+        if not dispatcher.signatures:  # here a second Ctrl-C does not wait
+            with doing("compiling the planners' search, once"):
+                dispatcher.compile(tuple(map(numba.typeof, args)))
         with signals_held():
-            return super().__call__(*args)
+            return dispatcher(*args)
+
+    @cached_property
+    def _from_python(self) -> Any:
+        options = {"nogil": True, "cache": True, "no_cfunc_wrapper": True}
+        with kept_in(folder_of(Path(self.py_func.__code__.co_filename).parent)):
+            return uninterrupted(numba.njit(**options)(self.py_func))  # type: ignore[call-overload]
+
+    @cached_property
+    def _inner(self) -> Any:
+        return inner_kernel(self.py_func)
+
+    @property
+    def _numba_type_(self) -> types.Type:
+        """What it is to Numba where it compiles a caller; the type does not keep it alive."""
+        return types.Dispatcher(self._inner)
 
 
 @contextmanager

@@ -41,6 +41,13 @@ def nothing_kept(columns: int, calls: int, slots: int) -> Kept:
 
 
 @inner
+def copy(source, target):
+    """target[:] = source. That itself compiles the words of its error, which takes two seconds."""
+    for at in range(source.size):
+        target[at] = source[at]
+
+
+@inner
 def want(kept, own, first, last, wanted):
     """A column is wanted as calls `first` to `last` begin, or is not."""
     row = kept.until[own]

@@ -16,7 +16,7 @@ from typing import NamedTuple
 import numpy as np
 
 from ooctrain.sched.search.jit import compiled, inner
-from ooctrain.sched.search.kept import is_wanted, want
+from ooctrain.sched.search.kept import copy, is_wanted, want
 
 #: Fates. UNREAD: dropped whenever the next call does not read it.
 KEEP, DROP, UNREAD = 0, 1, 2
@@ -151,7 +151,7 @@ def move(state, field, mix, kept, seen, change):
 def undo(kept, change):
     """Takes back the last move."""
     for which in range(change.numbers[0] - 1, -1, -1):
-        kept.until[change.columns[which], :] = change.before[which]
+        copy(change.before[which], kept.until[change.columns[which]])
     _turn_stays(kept, change.numbers[1], change.numbers[2])
 
 
@@ -166,7 +166,7 @@ def _note(kept, change, own):
     """Writes down what a column is before it changes."""
     count = change.numbers[0]
     change.columns[count] = own
-    change.before[count, :] = kept.until[own]
+    copy(kept.until[own], change.before[count])
     change.numbers[0] = count + 1
 
 

@@ -317,7 +317,7 @@ def _row_chunk_of(array: Array, items: int) -> int:
 
 def _dilated() -> ModuleType:
     """Kernels for windows with gaps."""
-    # Late: it compiles, and few networks have such windows.
+    # Late: `runtime/reached.py` is not to see it, since few networks have such windows.
     from ooctrain.layers.kernels.cpu import dilated_pool
 
     return dilated_pool

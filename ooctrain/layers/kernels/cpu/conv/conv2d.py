@@ -12,7 +12,7 @@ then `conv_direct.py`.
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from functools import cache, partial
 
 import numpy as np
@@ -33,20 +33,17 @@ _ALGORITHMS: Mapping[str, tuple[str, Mapping[str, int]]] = {
 }
 
 
-def modules_of_algorithms(names: Iterable[str]) -> set[str]:
-    """The modules of these algorithms' kernels; a name that is none of ours has none here."""
-    return {module_of(name) for name in names if name in _ALGORITHMS}
-
-
-def module_of(algorithm: str) -> str:
-    """The module of an algorithm's kernels, which compiles them when it is imported."""
-    return f"ooctrain.layers.kernels.cpu.conv.{_ALGORITHMS[algorithm][0]}"
-
-
 @cache
-def _function(algorithm: str, part: str) -> Callable[..., None]:
-    found = importlib.import_module(module_of(algorithm))
-    return partial(getattr(found, part), **_ALGORITHMS[algorithm][1])
+def function_of(algorithm: str, part: str) -> Callable[..., None]:
+    """What computes a part of a convolution: "forward", "grad_input" or "grad_weight"."""
+    name, further = _ALGORITHMS[algorithm]
+    found = importlib.import_module(f"ooctrain.layers.kernels.cpu.conv.{name}")
+    return partial(getattr(found, part), **further)
+
+
+def is_known(algorithm: str) -> bool:
+    """Whether a name is one of these algorithms; an operation of a user may have its own."""
+    return algorithm in _ALGORITHMS
 
 
 def forward(pool: ThreadPool, shape: ConvShape, algorithm: str, x, w, bias, y, workspace) -> None:
@@ -55,17 +52,17 @@ def forward(pool: ThreadPool, shape: ConvShape, algorithm: str, x, w, bias, y, w
     Cost: `shape.flops` (direct, im2col); about 4/9 (winograd2) or 1/4 (winograd4) of its
     multiplications.
     """
-    _function(algorithm, "forward")(pool, shape, x, w, bias, y, workspace)
+    function_of(algorithm, "forward")(pool, shape, x, w, bias, y, workspace)
 
 
 def grad_input(pool: ThreadPool, shape: ConvShape, algorithm: str, dy, w, dx, workspace) -> None:
     """dx = d(sum of dy * y) / dx."""
-    _function(algorithm, "grad_input")(pool, shape, dy, w, dx, workspace)
+    function_of(algorithm, "grad_input")(pool, shape, dy, w, dx, workspace)
 
 
 def grad_weight(pool: ThreadPool, shape: ConvShape, algorithm: str, x, dy, dw, workspace) -> None:
     """dw = d(sum of dy * y) / dw. The batch is summed in at most four parts, in a fixed order."""
-    _function(algorithm, "grad_weight")(pool, shape, x, dy, dw, workspace)
+    function_of(algorithm, "grad_weight")(pool, shape, x, dy, dw, workspace)
 
 
 def transposed(

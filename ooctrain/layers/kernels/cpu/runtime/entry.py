@@ -2,23 +2,21 @@
 
 From a kernel of `kernel_jit.kernel` this makes its *recipe*, a few numbers by which compiled code
 can call it. Every kernel takes arguments of its own, then `lo, hi, thread`. An *entry* is a few
-instructions, one entry for each list of argument types, `entry(function, block, lo, hi, thread)`.
-It loads the arguments from a block of memory, eight bytes each, and jumps into the kernel. The loop
-in `fork_join.py` is thus compiled once and serves all kernels. So is the code that fills the block,
-because the recipe lists the expected arguments. Read next: `fork_join.py`.
+instructions, `entry(function, block, lo, hi, thread)`, which are compiled with the kernel
+(`pipelines.py`). It loads the arguments from a block of memory, eight bytes each, and jumps into
+the kernel. The loop in `fork_join.py` is thus compiled once and serves all kernels. So is the code
+that fills the block, because the recipe lists the expected arguments. Read next: `fork_join.py`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from functools import cache
-from hashlib import sha1
 from typing import Any
 
 import numpy as np
 from llvmlite import ir
 from numba import types
-from numba.core.compiler_lock import global_compiler_lock
 from numba.extending import intrinsic
 from numba.np.arrayobj import make_array, populate_array
 
@@ -62,9 +60,9 @@ KEPT_ARRAY_WORDS = 3
 
 @cache
 def recipe_of(function: Callable) -> np.ndarray | None:
-    """How to call `function`; None if it was not made by `kernel_jit.kernel`. Cost: milliseconds,
-    once."""
-    compiled = _only_overload(function)
+    """How to call `function`; None if it was not made by `kernel_jit.kernel`. Cost: what the kernel
+    takes to be compiled, or read from the disk, once."""
+    compiled = _compiled(function)
     if compiled is None:
         return None
     context, signature = compiled.target_context, compiled.signature
@@ -72,9 +70,9 @@ def recipe_of(function: Callable) -> np.ndarray | None:
     words = sum(len(context.get_arg_packer((type_,)).argument_types) for type_ in arguments)
     if words > BLOCK_WORDS:
         raise ValueError(f"{function.__name__} takes {words} words of arguments, not {BLOCK_WORDS}")
-    kernel_type = context.call_conv.get_function_type(signature.return_type, signature.args)
-    kernel = compiled.library.get_pointer_to_function(compiled.fndesc.llvm_func_name)
-    recipe = [_entry_code(context, kernel_type), kernel, id(np.ndarray), len(arguments)]
+    names = entry_name(compiled.fndesc), compiled.fndesc.llvm_func_name
+    entry, kernel = (compiled.library.get_pointer_to_function(name) for name in names)
+    recipe = [entry, kernel, id(np.ndarray), len(arguments)]
     for type_ in arguments:
         recipe += _described(type_)
     return np.array(recipe, np.int64)
@@ -101,8 +99,7 @@ def array_places(function: Callable) -> list[tuple[int, int]]:
 
 def flat_arguments(function: Callable) -> tuple[int, ...]:
     """Which arguments of `function` are flat arrays."""
-    compiled = _only_overload(function)
-    arguments = () if compiled is None else compiled.signature.args
+    arguments = getattr(function, "argument_types", ())
     return tuple(
         which
         for which, type_ in enumerate(arguments)
@@ -110,10 +107,9 @@ def flat_arguments(function: Callable) -> tuple[int, ...]:
     )
 
 
-def _only_overload(function: Callable) -> Any:
-    """The compiled form of a kernel; None for other functions."""
-    overloads = list(getattr(function, "overloads", {}).values())
-    return overloads[0] if len(overloads) == 1 else None
+def _compiled(function: Callable) -> Any:
+    """The compiled form of a range kernel; None for other functions."""
+    return function.compiled if getattr(function, "is_range", False) else None  # type: ignore[attr-defined]
 
 
 def _described(type_: types.Type) -> tuple[int, int, int]:
@@ -128,12 +124,13 @@ def _described(type_: types.Type) -> tuple[int, int, int]:
     return _NUMBERS[type_], 0, 0
 
 
-@cache
-def _entry_code(context: Any, kernel_type: ir.FunctionType) -> int:
-    """Compiles the entry to all kernels of one type; returns its address."""
-    name = f"ooctrain_entry_{sha1(str(kernel_type).encode(), usedforsecurity=False).hexdigest()}"
-    library = context.codegen().create_library(name)
-    module = library.create_ir_module(name)
+def entry_name(described: Any) -> str:
+    """The name of a kernel's entry, by Numba's description of the kernel."""
+    return f"ooctrain_entry.{described.llvm_func_name}"
+
+
+def write_entry(module: ir.Module, name: str, kernel_type: ir.FunctionType) -> None:
+    """Adds the entry to kernels of one type to LLVM code."""
     entry = ir.Function(module, ENTRY_TYPE, name)
     builder = ir.IRBuilder(entry.append_basic_block())
     function, block, *range_ = entry.args
@@ -147,10 +144,6 @@ def _entry_code(context: Any, kernel_type: ir.FunctionType) -> int:
         arguments.append(builder.load(builder.bitcast(pointer, type_.as_pointer())))
     code = builder.inttoptr(function, kernel_type.as_pointer())
     builder.ret(builder.call(code, [*outs, *arguments, *range_]))
-    with global_compiler_lock:
-        library.add_ir_module(module)
-        library.finalize()
-    return library.get_pointer_to_function(name)
 
 
 # Memory by its address. Scratch is bytes, a job's record is words, and the arguments of a call come

@@ -1,10 +1,11 @@
-"""How every CPU kernel is compiled: serial, nogil, eager signature, cached on disk.
+"""How every CPU kernel is compiled: serial, nogil, for one signature, when needed, cached on disk.
 
-The source is a Python range kernel `f(args..., lo, hi, thread)`. Numba's own disk cache does not
-notice that a callee in another file has changed. The cache folder is therefore named by the hash of
-*all* sources of the kernels, the Numba version and the CPU: a binary of older sources is never
-used, nor one that the disk has corrupted. Kernels run under `pool.ThreadPool`, which hands out the
-ranges. Read next: `pool.py`, `layers/kernels/cpu/simd/simd.py`.
+The source is a Python range kernel `f(args..., lo, hi, thread)`. Importing it compiles nothing: a
+training step needs a third of all kernels, and each of them costs up to some seconds. Numba's own
+disk cache does not notice that a callee in another file has changed. The cache folder is therefore
+named by the hash of *all* sources of the kernels, the Numba version and the CPU: a binary of older
+sources is never used, nor one that the disk has corrupted. Kernels run under `pool.ThreadPool`,
+which hands out the ranges. Read next: `pipelines.py`, `pool.py`, `layers/kernels/cpu/simd/simd.py`.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ import signal
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from functools import lru_cache, partial
+from functools import cached_property, lru_cache, partial, update_wrapper
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -26,10 +27,12 @@ from typing import Any
 import llvmlite.binding
 import numba
 from llvmlite.binding import parse_bitcode
-from numba.core import caching
+from numba.core import caching, sigutils, types
+from numba.core.compiler_lock import global_compiler_lock
 from numba.core.serialize import dumps
 
 from ooctrain.errors import ConfigError, warn
+from ooctrain.layers.kernels.cpu.runtime.pipelines import InnerCompiler, KernelCompiler
 from ooctrain.step.allowance import memory_limits
 from ooctrain.step.presets import cache_base
 from ooctrain.units import MIB, format_bytes
@@ -163,8 +166,9 @@ def _warn_of_disk(folder: Path, why: str | None) -> None:
 _ROOM = Path(__file__).parents[1]
 # Each of these changes the machine code that the same source gives.
 _TARGET_VARIABLES = ("NUMBA_CPU_NAME", "NUMBA_CPU_FEATURES", "NUMBA_OPT", "OOCTRAIN_SIMD")
-_INNER = {"no_cpython_wrapper": True, "no_cfunc_wrapper": True}
+_INNER = {"pipeline_class": InnerCompiler, "no_cpython_wrapper": True, "no_cfunc_wrapper": True}
 _OUTER = {"nogil": True, "cache": True, "boundscheck": False, "no_cfunc_wrapper": True}
+_RANGE = ("lo", "hi", "thread")
 _CALLBACK = {"cache": True, "boundscheck": False, "error_model": "numpy"}
 
 
@@ -211,39 +215,107 @@ def require_compiler() -> None:
 def inner(function: Callable) -> Callable:
     """Decorator for a function that only kernels call: compiled into them.
 
-    It gets no entry point for Python or C callers; those would double the time of compilation.
+    It gets no entry point for Python or C callers; those would double the time of compilation. It
+    is compiled for types alone: while Numba finds out the types of a loop, a counter that begins as
+    0 is the constant 0 at first, for which it would compile the function, too.
     """
     require_compiler()
-    return numba.njit(**_INNER)(function)  # type: ignore[call-overload]
+    dispatcher = numba.njit(**_INNER)(function)  # type: ignore[call-overload]
+    compile_for = dispatcher.compile
+    dispatcher.compile = lambda given: compile_for(tuple(map(types.unliteral, given)))
+    return dispatcher
 
 
-def kernel(signature: object) -> Callable[[Callable], Callable]:
-    """Decorator for a range kernel: compiled at import for exactly `signature`, cached, without the
-    GIL.
+class Kernel:
+    """A function that is compiled without the GIL, or read from the disk, when it is needed.
 
-    Only module-level functions may be decorated: Numba cannot cache closures.
+    A range kernel ends in the parameters `lo, hi, thread`, and is called by loops, which are
+    compiled, too. Python can call it as well, which compiles it once more; others it calls alone.
+
+    Args:
+        function: at the top of its module; Numba cannot keep closures.
+        signature: the only types of arguments that it takes.
+
+    Attributes:
+        py_func: the function.
+        is_range: whether it is a range kernel.
     """
 
-    def compile_kernel(function: Callable) -> Callable:
-        require_compiler()
-        with interrupts_held(), kept_in(cache_folder()):
-            return numba.njit(signature, **_OUTER)(function)  # type: ignore[call-overload]
+    def __init__(self, function: Callable, signature: object):
+        update_wrapper(self, function)
+        code = function.__code__
+        self.is_range = code.co_varnames[: code.co_argcount][-len(_RANGE) :] == _RANGE
+        self.py_func, self._signature = function, signature
 
-    return compile_kernel
+    @property
+    def full_name(self) -> str:
+        """Its module and name, as "module:name"."""
+        return f"{self.py_func.__module__}:{self.py_func.__qualname__}"
+
+    @cached_property
+    def argument_types(self) -> tuple[Any, ...]:
+        """Numba's types of its arguments."""
+        return sigutils.normalize_signature(self._signature)[0]
+
+    @cached_property
+    def compiled(self) -> Any:
+        """What Numba makes of a range kernel for loops; `entry.py` says how to call it."""
+        dispatcher = self._made(cache_folder(), pipeline_class=KernelCompiler)
+        return dispatcher.overloads[self.argument_types]
+
+    @cached_property
+    def from_python(self) -> Any:
+        """The function as Python calls it."""
+        return self._made(cache_folder().with_name(f"{cache_folder().name}-python"))
+
+    def load(self) -> None:
+        """Compiles it for those that call it as a rule."""
+        _ = self.compiled if self.is_range else self.from_python
+
+    def __call__(self, *arguments: Any) -> Any:
+        """Runs it."""
+        return self.from_python(*arguments)
+
+    def _made(self, folder: Path, **options: Any) -> Any:
+        with global_compiler_lock, interrupts_held(), kept_in(folder):
+            return numba.njit(self._signature, **_OUTER, **options)(self.py_func)  # type: ignore[call-overload]
 
 
-def callback(signature: str) -> Callable[[Callable], Any]:
-    """Decorator for a function that C calls by its `address`: compiled at import, cached.
+def kernel(signature: object) -> Callable[[Callable], Kernel]:
+    """Decorator for a range kernel, or for another function that Python calls: compiled for exactly
+    `signature`, cached, without the GIL."""
+    require_compiler()
+    return partial(Kernel, signature=signature)
 
-    It raises nothing, for it may run without the GIL.
-    """
 
-    def compile_callback(function: Callable) -> Any:
-        require_compiler()
-        with interrupts_held(), kept_in(cache_folder()):
-            return numba.cfunc(signature, **_CALLBACK)(function)  # type: ignore[arg-type]
+class Callback:
+    """A function that C calls by its address; it raises nothing, for it may run without the GIL."""
 
-    return compile_callback
+    is_range = False
+
+    def __init__(self, function: Callable, signature: str):
+        update_wrapper(self, function)
+        self.py_func, self._signature = function, signature
+
+    full_name = Kernel.full_name
+
+    @cached_property
+    def address(self) -> int:
+        """Where its machine code is; compiled, or read from the disk, when this is first asked."""
+        with global_compiler_lock, interrupts_held(), kept_in(cache_folder()):
+            compiled = numba.cfunc(self._signature, **_CALLBACK)(self.py_func)  # type: ignore[arg-type]
+        self._kept_alive = compiled
+        return compiled.address
+
+    def load(self) -> None:
+        """Compiles it."""
+        _ = self.address
+
+
+def callback(signature: str) -> Callable[[Callable], Callback]:
+    """Decorator for a function that C calls by its `address`, cached."""
+    require_compiler()
+    return partial(Callback, signature=signature)
 
 
 def uninterrupted(dispatcher: Any) -> Any:

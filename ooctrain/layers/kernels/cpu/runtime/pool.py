@@ -55,7 +55,6 @@ class ThreadPool:
         self.threads = threads
         self._shuffle = random.Random(shuffle_seed) if shuffle_seed is not None else None
         self._team = Team(threads) if os.name == "posix" else None
-        self._start = _refuse if self._team is None else self._team.starter.start
         self._words_at = 0 if self._team is None else self._team.words_at
 
     def run(self, function: Callable, items: int, chunk: int, *args: object) -> None:
@@ -67,7 +66,11 @@ class ThreadPool:
         """
         order = None if self._shuffle is None else shuffled(-(-items // chunk), self._shuffle)
         where = 0 if order is None else order.ctypes.data
-        outcome = self._start(recipe_address(function), self._words_at, items, chunk, where, args)
+        if self._team is None:  # its recipe would compile the kernel for loops that no team runs
+            run_in_python(function, items, chunk, order, args)
+            return
+        start, recipe = self._team.starter.start, recipe_address(function)
+        outcome = start(recipe, self._words_at, items, chunk, where, args)
         if outcome == DONE:
             return
         if outcome == REFUSED:
@@ -75,7 +78,7 @@ class ThreadPool:
         elif outcome < DONE:
             # A kernel raised in chunk -1 - outcome. Run that chunk again from Python, which raises.
             run_in_python(function, items, chunk, np.array([-1 - outcome]), args)
-        elif outcome == MOVED and self._team is not None:
+        elif outcome == MOVED:
             self._team.keep_off_caller()
 
     def every_time(self) -> None:
@@ -109,7 +112,6 @@ class ThreadPool:
     def close(self) -> None:
         """Ends the workers; what is run afterwards, the caller does alone."""
         if self._team is not None:
-            self._start = _refuse
             self._team.close()
             self._team = None
 
@@ -177,11 +179,6 @@ def shuffled(chunks: int, dice: random.Random) -> np.ndarray:
     order = list(range(chunks))
     dice.shuffle(order)
     return np.array(order, np.int64)
-
-
-def _refuse(*_: object) -> int:
-    """In place of `start` where there is no team."""
-    return REFUSED
 
 
 def run_in_python(

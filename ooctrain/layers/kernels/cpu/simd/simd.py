@@ -20,7 +20,8 @@ import numba
 from llvmlite import ir
 from numba import types
 from numba.core import cgutils
-from numba.extending import intrinsic, models, overload, register_model
+from numba.core.typing.templates import AbstractTemplate, infer_global
+from numba.extending import intrinsic, lower_builtin, models, register_model
 
 # The type, and how code for it is emitted. LLVM's auto-vectoriser guesses (alias checks, half-width
 # vectors, wrap-around tests of indices); an `@intrinsic` that emits `<VL x float>` does not, so a
@@ -74,7 +75,8 @@ class VectorModel(models.PrimitiveModel):
 
 def array_data(context, builder, array_type, array):
     """Pointer to the first element of a Numba array value."""
-    return context.make_array(array_type)(context, builder, array).data
+    place = context.data_model_manager[array_type].get_field_position("data")
+    return builder.extract_value(array, place)
 
 
 def element_pointer(context, builder, array_type, array, offset):
@@ -259,26 +261,33 @@ def vmax_lanes(typingctx, x):
     return types.float32(f32v), codegen
 
 
+# Operators are told to Numba at its lower level (`infer_global`, `lower_builtin`): an `overload` is
+# a function of its own for each use, and would take a tenth of the time of compiling all kernels.
+
+
 def _define_operator(python_operator, llvm_name: str) -> None:
     """Teaches Numba `python_operator` for two vectors, or a vector and a scalar."""
 
-    @intrinsic
-    def combine(typingctx, x, y):
-        def codegen(context, builder, signature, args):
-            operands = [
-                value if type_ is f32v else splat(builder, value)
-                for value, type_ in zip(args, signature.args, strict=True)
-            ]
-            # "contract" allows a product and a sum to fuse, as a C compiler would.
-            return getattr(builder, llvm_name)(*operands, flags=["contract"])
+    @infer_global(python_operator)
+    class Combined(AbstractTemplate):
+        """The types of its operands."""
 
-        return f32v(*(t if t is f32v else types.float32 for t in (x, y))), codegen
+        def generic(self, args, kws):
+            """None: it has no vector."""
+            if f32v not in args or len(args) != 2:
+                return None
+            return f32v(*(t if t is f32v else types.float32 for t in args))
 
-    @overload(python_operator)
-    def implementation(x, y):
-        if f32v in (x, y):
-            return lambda x, y: combine(x, y)
-        return None
+    def combine(context, builder, signature, args):
+        operands = [
+            value if type_ is f32v else splat(builder, value)
+            for value, type_ in zip(args, signature.args, strict=True)
+        ]
+        # "contract" allows a product and a sum to fuse, as a C compiler would.
+        return getattr(builder, llvm_name)(*operands, flags=["contract"])
+
+    for operands in ((f32v, f32v), (f32v, types.float32), (types.float32, f32v)):
+        lower_builtin(python_operator, *operands)(combine)
 
 
 _define_operator(operator.add, "fadd")
@@ -287,16 +296,15 @@ _define_operator(operator.mul, "fmul")
 _define_operator(operator.truediv, "fdiv")
 
 
-@intrinsic
-def _negate(typingctx, x):
-    def codegen(context, builder, signature, args):
-        return builder.fneg(args[0])
+@infer_global(operator.neg)
+class Negated(AbstractTemplate):
+    """The type of -x."""
 
-    return f32v(f32v), codegen
+    def generic(self, args, kws):
+        """None: x is no vector."""
+        return f32v(f32v) if args == (f32v,) else None
 
 
-@overload(operator.neg)
-def _negative(x):
-    if x is f32v:
-        return lambda x: _negate(x)
-    return None
+@lower_builtin(operator.neg, f32v)
+def _negate(context, builder, signature, args):
+    return builder.fneg(args[0])
