@@ -6,9 +6,9 @@
 # result goes out through the last one, and nothing is returned.
 #
 # **Your work:** 32 threads, 32 numbers: y[i] = x[i] + 10. The line above the function gives the
-# types of its arrays, float32, and the number of threads; it stays as it is. Of the two numbers that
-# you get, the first counts pieces of memory that are moved (d3 explains sectors), the second how
-# often one thread touches memory. **Needs:** nothing.
+# types of its arrays, float32, and the number of threads; it stays as it is. You get two numbers:
+# pieces of memory that are moved (d3 explains sectors), and how often one thread touches memory.
+# **Needs:** nothing.
 
 # %%
 import ooctrain as oc

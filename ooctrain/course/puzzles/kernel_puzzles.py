@@ -405,7 +405,7 @@ class _Cuda:
 
 
 TITLES = {
-    "d1": "A map", "d2": "A guard", "d3": "A copy", "d4": "A transpose in tiles", "d5": "A sum without a race",
-    "d6": "A tile of a convolution",
+    "d1": "A map", "d2": "A guard", "d3": "A copy", "d4": "A transpose in tiles",
+    "d5": "A sum without a race", "d6": "A tile of a convolution",
 }  # fmt: skip
 PUZZLES = tuple(Puzzle(name, title, partial(judge, name)) for name, title in TITLES.items())
