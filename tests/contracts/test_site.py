@@ -37,6 +37,14 @@ def headings(path):
     return re.findall(r"^#+ (.+)$", path.read_text(encoding="utf-8"), re.MULTILINE)
 
 
+def test_the_first_sentence_of_each_page_says_whom_it_is_for():
+    for path in (*(ROOT / "docs").glob("*.md"), *(ROOT / "docs" / "howto").glob("*.md")):
+        lines = path.read_text(encoding="utf-8").splitlines()
+        assert lines[0].startswith("# "), path
+        first = next(line for line in lines[1:] if line)
+        assert first.startswith("For "), f"{path.name}: {first}"
+
+
 @pytest.mark.slow
 def test_a_search_for_a_code_finds_a_heading_that_is_nothing_else(page, tmp_path):
     page("reference").write_codes(tmp_path)
