@@ -83,9 +83,11 @@ def usual_of(name: str) -> dict[str, int]:
     }
 
 
-def takes_classes(name: str) -> bool:
-    """Whether the function can be given a number of classes. Raises ConfigError as `usual_of`."""
-    return "num_classes" in inspect.signature(_function_of(name)).parameters
+def takes(name: str, word: str) -> bool:
+    """Whether the function can be given a "num_classes", or a "stem". Raises ConfigError as
+    `usual_of`.
+    """
+    return word in inspect.signature(_function_of(name)).parameters
 
 
 def own_network(name: str, *, num_classes: int, stem: str, in_channels: int) -> Any:

@@ -115,3 +115,49 @@ def test_training_says_which_number_it_took(
 ) -> None:
     assert main(["train", own("grey"), "--data", "digits", "--batch", "32", "--steps", "1"]) == 0
     assert "10, as digits has" in capsys.readouterr().out
+
+
+# --- the first layers: --stem says, else the size of the images, and the header says which
+
+
+STEMMED = """
+from ooctrain import nn
+def net(num_classes=3, stem="none"):
+    channels = {"cifar": 4, "imagenet": 6}[stem]
+    layers = nn.Conv2d(3, channels, 3), nn.AdaptiveAvgPool2d(1), nn.Flatten()
+    return nn.Sequential(*layers, nn.Linear(channels, num_classes))
+"""
+
+
+@pytest.mark.parametrize("size", [64, 65])
+def test_a_stem_is_that_which_is_said_else_the_one_for_the_size(
+    size: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+
+    def planned(*words: str) -> tuple[tuple[int, float], str]:
+        usual = ["resnet18", "--batch", "1", "--image-size", str(size), "--planner", "keep-all"]
+        assert main(["plan", *usual, "--json", "p.json", *words]) == 0
+        found = json.loads(Path("p.json").read_text())
+        return (found["incore_peak_bytes"], found["compute_us"]), capsys.readouterr().out
+
+    shown = {stem: planned("--stem", stem, "--classes", "10") for stem in ("cifar", "imagenet")}
+    usual = "cifar" if size <= 64 else "imagenet"
+    numbers, out = planned("--classes", "10")
+    assert numbers == shown[usual][0]
+    assert ("cifar, for small images of 64 x 64" in out) == (size <= 64)
+    assert shown["cifar"][0] != shown["imagenet"][0]
+    for stem, (_, said) in shown.items():
+        assert f"{stem}, as --stem says" in said
+
+
+def test_a_stem_is_given_to_a_function_that_takes_one_and_refused_otherwise(
+    own: Callable[[str], str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "two.py").write_text(STEMMED, encoding="utf-8")
+    words = ["--batch", "2", "--image-size", "32", "--stem", "imagenet"]
+    assert main(["plan", f"{tmp_path / 'two.py'}:net", *words]) == 0
+    assert "imagenet, as --stem says" in capsys.readouterr().out
+    for name in (own("three"), own("keywords")):
+        assert main(["plan", name, *words]) == 2
+        assert "OOC-106" in capsys.readouterr().err

@@ -335,6 +335,7 @@ def config_of(options: RunOptions) -> dict[str, object]:
         "crop": workload.crop,
         "pad": workload.pad or None,
         "flip": workload.flip or None,
+        "stem": workload.stem,
         "lr_schedule": extent.lr_schedule,
     }
 
