@@ -233,9 +233,12 @@ def _budget_text(question: FitQuestion, need: Need) -> str:
     over = need.in_core_bytes - question.budget_bytes
     size = format_bytes(question.budget_bytes)
     part = share(question.budget_bytes, need.in_core_bytes)
+    machine = question.machine
+    there = format_bytes(machine.device_bytes)
+    beyond = f"; {machine.name} has {there}" if question.budget_bytes > machine.device_bytes else ""
     if over <= 0:
-        return f"{size}: fits in-core, {format_bytes(-over)} to spare"
-    return f"{size} ({part} of the peak): does not fit in-core by {format_bytes(over)}"
+        return f"{size}: fits in-core, {format_bytes(-over)} to spare{beyond}"
+    return f"{size} ({part} of the peak): does not fit in-core by {format_bytes(over)}{beyond}"
 
 
 def _placement_rows(memory: MemoryOptions, question: FitQuestion, made: Plan) -> Rows:

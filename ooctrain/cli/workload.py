@@ -47,6 +47,7 @@ USUAL_DATA = {"class": "digits", "pixels": "synthetic-pixels", "image": "synthet
 #: Of small images where no data says otherwise, as of the digits and of CIFAR-10.
 SMALL_CLASSES = 10
 CPU_PRESET = "cpu-generic"
+CIFAR_SIDE = 32
 
 
 @dataclass(frozen=True, slots=True)
@@ -294,10 +295,10 @@ def _stem_rows(task: Task, workload: Workload) -> list[tuple[str, str]]:
         return [("stem", f"{stem}, as --stem says, for images of {size}")]
     if workload.model not in MODELS or stem == "imagenet":
         return []
-    return [
-        ("stem", f"{stem}, for small images of {size}"),
-        ("", "--stem imagenet builds the layers that torchvision's weights are for"),
-    ]
+    rows = [("stem", f"{stem}, for small images of {size}")]
+    if max(task.shape.height, task.shape.width) > CIFAR_SIDE:  # where either may be meant
+        rows.append(("", "--stem imagenet builds the layers for large ones, as in torchvision"))
+    return rows
 
 
 def _stem_of(workload: Workload, shape: Shape) -> Stem:

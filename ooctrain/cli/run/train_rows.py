@@ -37,7 +37,7 @@ def plan_rows(prepared: PreparedStep, workload: Workload, task: Task) -> Rows:
         ("training", f"{workload.model} on {workload.data}, batch {workload.batch}"),
         *network_rows(task, workload),
         ("in-core peak", format_bytes(peak)),
-        ("budget", f"{format_bytes(budget)}, {share(budget, peak)} of the in-core peak"),
+        ("budget", _budget_text(budget, peak)),
         *promise_rows(prepared.promise),
         *_measured_row(prepared),
         ("plan", f"{name}, {len(plan.schedule)} instructions"),
@@ -45,6 +45,13 @@ def plan_rows(prepared: PreparedStep, workload: Workload, task: Task) -> Rows:
         *search_rows(plan),
         ("placement", placement(prepared.allocator.name, prepared.reserved_bytes, plan.peak_bytes)),
     ]
+
+
+def _budget_text(budget: int, peak: int) -> str:
+    """A budget, and what it means for the step."""
+    if budget > peak:
+        return f"{format_bytes(budget)}, more than the in-core peak: nothing has to leave"
+    return f"{format_bytes(budget)}, {share(budget, peak)} of the in-core peak"
 
 
 def _measured_row(prepared: PreparedStep) -> Rows:
