@@ -20,6 +20,7 @@ from typing import Any
 
 from ooctrain.course.grade import Grade, grade
 from ooctrain.course.notebooks import notebook, plain_cell
+from ooctrain.course.pages import without_dead_links
 from ooctrain.course.rubric import Rubric, name_of, read_rubric
 
 #: Cases into which Otter's points of one part are cut.
@@ -68,7 +69,9 @@ def parts_of(rubric: Rubric) -> dict[str, float]:
 def write_nbgrader(folder: Path, rubric: Rubric, seed: int) -> None:
     """Writes NAME.ipynb, to be put into nbgrader's source/NAME, and the assignment beside it."""
     name, file = rubric.folder.resolve().name, rubric.submission.partition(":")[0]
+    _copy(rubric, folder)
     handout = (rubric.folder / "README.md").read_text(encoding="utf-8")
+    handout = without_dead_links(handout, folder)
     stub = (rubric.folder / file).read_text(encoding="utf-8")
     cells = [
         _cell("handout", "markdown", handout),
@@ -83,7 +86,6 @@ def write_nbgrader(folder: Path, rubric: Rubric, seed: int) -> None:
             f'part_points("assignment", {file!r}, {part!r}, globals().get("SEED", 0))'
         )
         cells.append(_cell(f"part-{number}", "code", source, points=points))
-    _copy(rubric, folder)
     text = json.dumps(notebook(cells), indent=1) + "\n"
     (folder / f"{name}.ipynb").write_text(text, encoding="utf-8")
 
