@@ -500,7 +500,7 @@ class Trainer:
             warnings.warn(
                 f"each of the last {MANY} steps was traced and planned anew, since "
                 f"{self._changed or 'an attribute'} changes from step to step; a value in a buffer "
-                "of the model, used as a tensor, needs no new plan (docs/torch.md)",
+                "of the model, used as a tensor, needs no new plan (`ooctrain docs torch`)",
                 stacklevel=8,
             )
 

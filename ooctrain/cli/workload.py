@@ -373,5 +373,5 @@ def split_rows(task: Task) -> list[tuple[str, str]]:
     drawn = ", drawn anew for each step" if task.model.how.stochastic else ""
     return [
         ("split", f"{task.model.shape_of(task.input_shape())}{drawn}"),
-        ("", "another network: what it learns differs; it evaluates whole (docs/split.md)"),
+        ("", "another network: what it learns differs; it evaluates whole (ooctrain docs split)"),
     ]

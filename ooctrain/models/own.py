@@ -59,7 +59,8 @@ def refuse_foreign(name: str) -> None:
         raise ConfigError(
             f"{name!r} is {kind}, and ooctrain does not read {unread}", code="OOC-106",
             fix="name the function that makes the network, of PyTorch or of this library: --torch "
-            "file.py:function; --weights FILE.safetensors is for its weights (docs/start.md)",
+            "file.py:function; --weights FILE.safetensors is for its weights (`ooctrain docs "
+            "howto/weights`)",
         )  # fmt: skip
 
 
