@@ -14,11 +14,10 @@ import argparse
 import sys
 import tempfile
 from concurrent.futures import ThreadPoolExecutor
-from functools import partial
 from pathlib import Path
 
 import nbformat
-from nbconvert.preprocessors import ExecutePreprocessor
+from nbconvert.preprocessors import CellExecutionError, ExecutePreprocessor
 from nbformat import NotebookNode
 from prose import library_digest
 
@@ -47,7 +46,9 @@ def digest(script: Path) -> str:
 
 
 def build(script: Path, target: Path) -> str:
-    """Writes the executed notebook of a script; returns what was done, in words."""
+    """Writes the executed notebook of a script; returns what was done, in words. One that ends by
+    itself, since a package is missing, is not written.
+    """
     path = target / script.relative_to(TUTORIALS).with_suffix(".ipynb")
     if path.is_file() and _digest_in(path) == digest(script):
         return f"{path.name}: as it was"
@@ -56,7 +57,12 @@ def build(script: Path, target: Path) -> str:
         folder = Path(scratch) / "tutorials"  # pictures are said to lie in "tutorials/pictures"
         folder.mkdir()
         runner = ExecutePreprocessor(timeout=SECONDS, kernel_name="python3")
-        runner.preprocess(made, {"metadata": {"path": str(folder)}})
+        try:
+            runner.preprocess(made, {"metadata": {"path": str(folder)}})
+        except CellExecutionError as error:
+            if error.ename != "SystemExit":
+                raise
+            return f"{path.name}: left out, it wants what is not installed here"
     for cell in made.cells:
         cell.metadata.pop("execution", None)  # when it ran
         if "answer" in cell.metadata.get("tags", ()):
@@ -72,17 +78,22 @@ def _digest_in(path: Path) -> str:
 
 
 def main() -> int:
-    """Builds all notebooks, or those whose names begin as told."""
+    """Builds all notebooks, or those whose names begin as told; status 1 where one fails."""
     parser = argparse.ArgumentParser(description=main.__doc__)
     parser.add_argument("target", type=Path)
     parser.add_argument("--jobs", type=int, default=2)
     parser.add_argument("--only", default="")
     given = parser.parse_args()
     chosen = [path for path in scripts() if path.name.startswith(given.only)]
+    failed = 0
     with ThreadPoolExecutor(given.jobs) as pool:
-        for said in pool.map(partial(build, target=given.target), chosen):
-            print(said, flush=True)
-    return 0
+        for script, made in [(each, pool.submit(build, each, given.target)) for each in chosen]:
+            try:
+                print(made.result(), flush=True)
+            except CellExecutionError as error:
+                print(f"{script.name} fails: {error}", flush=True)
+                failed += 1
+    return min(failed, 1)
 
 
 if __name__ == "__main__":

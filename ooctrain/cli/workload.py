@@ -7,7 +7,11 @@ Read next: `plan_command.py`.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
 
 from ooctrain import data
 from ooctrain.api import split_by_words
@@ -287,22 +291,35 @@ def network_rows(task: Task, workload: Workload) -> list[tuple[str, str]]:
 
 
 def _stem_rows(task: Task, workload: Workload) -> list[tuple[str, str]]:
-    """Which form of the network was built, unless it is torchvision's of itself; a function of
-    one's own need not have two.
-    """
+    """Which form of the network was built; a function of one's own need not have two."""
     stem, size = _stem_of(workload, task.shape), f"{task.shape.height} x {task.shape.width}"
     if workload.stem is not None:
         return [("stem", f"{stem}, as --stem says, for images of {size}")]
-    if workload.model not in MODELS or stem == "imagenet":
+    if workload.model not in MODELS:
         return []
-    rows = [("stem", f"{stem}, for small images of {size}")]
-    if max(task.shape.height, task.shape.width) > CIFAR_SIDE:  # where either may be meant
+    small = stem == "cifar"
+    rows = [("stem", f"{stem}, for {'small ' if small else ''}images of {size}")]
+    if small and max(task.shape.height, task.shape.width) > CIFAR_SIDE:  # either may be meant
         rows.append(("", "--stem imagenet builds the layers for large ones, as in torchvision"))
     return rows
 
 
 def _stem_of(workload: Workload, shape: Shape) -> Stem:
     return workload.stem or stem_for(shape.height, shape.width)
+
+
+def stem_that_takes(state: Mapping[str, Any], workload: Workload, task: Task) -> Stem | None:
+    """The other stem, if more of some weights fit the network with that one; None: no more."""
+    if workload.model not in MODELS:
+        return None
+    other: Stem = "imagenet" if _stem_of(workload, task.shape) == "cifar" else "cifar"
+    built = build(workload.model, task.shape.classes, other, task.shape.channels)
+
+    def fitting(model: Module) -> int:
+        own = model.state_dict()
+        return sum(name in own and np.shape(own[name]) == np.shape(state[name]) for name in state)
+
+    return other if fitting(built) > fitting(task.model) else None
 
 
 def _classes_rows(task: Task, workload: Workload) -> list[tuple[str, str]]:

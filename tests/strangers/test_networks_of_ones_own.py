@@ -161,3 +161,17 @@ def test_a_stem_is_given_to_a_function_that_takes_one_and_refused_otherwise(
     for name in (own("three"), own("keywords")):
         assert main(["plan", name, *words]) == 2
         assert "OOC-106" in capsys.readouterr().err
+
+
+def test_weights_for_the_other_stem_are_met_with_that_stem(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path, own = str(tmp_path / "w.safetensors"), str(tmp_path / "own.safetensors")
+    usual = ["train", "resnet18", "--data", "digits", "--batch", "2", "--steps", "1", "--weights"]
+    # With another number of classes too, as torchvision's files have it.
+    oc.save(oc.models.build("resnet18", 100, "imagenet").state_dict(), path)
+    assert main([*usual, path]) == 2
+    assert "likely fix: --stem imagenet" in capsys.readouterr().err
+    oc.save(oc.models.build("resnet18", 100, "cifar").state_dict(), own)
+    assert main([*usual, own]) == 2  # the stem is right, the classes are not
+    assert "--stem" not in capsys.readouterr().err
