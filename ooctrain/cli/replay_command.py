@@ -74,8 +74,8 @@ def replay(
     console.print(facts(_facts(log, budget_bytes)))
     console.print()
     console.print(replay_table(rows))
-    for name, error in broken.items():
-        console.print(f"\n{name} is left out:\n{error}", soft_wrap=True, markup=False)
+    for name, fault in broken.items():
+        console.print(f"\n{name} is left out:\n{fault}", soft_wrap=True, markup=False)
     for row in rows:
         if row.failure:
             console.print(f"\n{row.allocator} fails at request {row.failure.place} of "

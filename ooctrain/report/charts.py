@@ -14,7 +14,7 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import cycle
-from typing import Literal
+from typing import Any, Literal
 from xml.sax.saxutils import escape
 
 from ooctrain.report import shapes
@@ -22,7 +22,7 @@ from ooctrain.report.shapes import (
     AXIS,
     COLOURS,
     WIDTH,
-    Sign,
+    Entry,
     box,
     legend_row,
     legend_rows,
@@ -386,7 +386,7 @@ def head(title: str, legend: Sequence[str]) -> tuple[list[str], int]:
 
 
 def _headed(
-    title: str, entries: Sequence[tuple[str, Sign]], sign: Callable[[float, float, Sign], str]
+    title: str, entries: Sequence[Entry], sign: Callable[[float, float, Any], str]
 ) -> tuple[list[str], int]:
     parts = [f'<text x="{LEFT}" y="20" font-weight="600">{escape(title)}</text>']
     if not entries:

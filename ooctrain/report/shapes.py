@@ -12,11 +12,11 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Sequence
 from itertools import groupby
-from typing import TypeVar
+from typing import Any
 from xml.sax.saxutils import escape
 
 Point = tuple[float, float]  # (x, y) in pixels
-Sign = TypeVar("Sign")  # what stands before a name of a legend
+Entry = tuple[str, Any]  # a name of a legend, and what its sign is drawn of: a colour, say
 WIDTH = 960
 STYLE = "font-family:system-ui,sans-serif;font-size:12px;fill:#222"
 #: Kinds of pieces, and curves in their order; then those of curves where there are more.
@@ -98,10 +98,10 @@ def swatch(x: float, y: float, colour: str) -> str:
 
 
 def legend_row(
-    x: float, y: float, entries: Sequence[tuple[str, Sign]],
-    sign: Callable[[float, float, Sign], str] = swatch,
+    x: float, y: float, entries: Sequence[Entry],
+    sign: Callable[[float, float, Any], str] = swatch,
 ) -> list[str]:  # fmt: skip
-    """(name, its sign) after each other, from x to the right.
+    """Names behind their signs, after each other, from x to the right.
 
     Args:
         sign: draws one, 12 pixels wide; by default signs are colours.
@@ -113,11 +113,9 @@ def legend_row(
     return parts
 
 
-def legend_rows(
-    width: float, entries: Sequence[tuple[str, Sign]]
-) -> list[Sequence[tuple[str, Sign]]]:
-    """(name, its sign) in as many rows as a width takes; one that is wider has a row of its own."""
-    rows: list[list[tuple[str, Sign]]] = [[]]
+def legend_rows(width: float, entries: Sequence[Entry]) -> list[Sequence[Entry]]:
+    """Entries in as many rows as a width takes; one that is wider has a row of its own."""
+    rows: list[list[Entry]] = [[]]
     taken = 0.0
     for name, shown in entries:
         if rows[-1] and taken + _legend_width(name) > width:
