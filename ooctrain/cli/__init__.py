@@ -64,9 +64,9 @@ COMMANDS: Mapping[str, str] = MappingProxyType(
 #: Below `ooctrain --help`, as click leaves it.
 BEGIN = """\b
 Begin with:
-  ooctrain docs start                    install, first runs, where to go on
-  ooctrain train lenet --data digits --budget 50%     a minute
-  ooctrain tutorials copy my_course      the course, to read and to run"""
+  ooctrain docs start                            first runs, where to go on
+  ooctrain train lenet --budget 50% --epochs 10  a minute: kernels compile
+  ooctrain tutorials copy my_course              the course, to read and run"""
 
 
 class _ReaderGone(Exception):
