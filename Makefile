@@ -77,9 +77,11 @@ lint: .venv/$(STAMP).stamp
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
-# Executed only where a script or the library has changed since.
+# Executed only where a script or the library has changed since; with the wheel that they install.
 notebooks: .venv-docs/$(STAMP).stamp
 	$(DOCS_BIN)/python docs/pages/notebooks.py build/notebooks --jobs $(JOBS)
+	rm -f build/notebooks/*.whl
+	$(DOCS_BIN)/python -m pip wheel --quiet --no-deps --no-build-isolation --wheel-dir build/notebooks .
 
 docs: notebooks
 	$(DOCS_BIN)/python -m sphinx -W -b html docs docs/_build/html

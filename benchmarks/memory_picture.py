@@ -1,8 +1,8 @@
 """One picture of `bench_memory.py`: a panel for each network, memory to the right, time up.
 
-Each contestant is a point, each kind of contestant a curve in the same colour in all panels; of
-torch's layouts the one that is faster in-core is drawn. Panels stand two in a row, each with axes
-of its own that begin at 0. Read next: `bench_memory.py`.
+Each contestant is a point, each kind of contestant a curve with the same colour and marks in all
+panels; of torch's layouts the one that is faster in-core is drawn. Panels stand two in a row, each
+with axes of its own that begin at 0. Read next: `bench_memory.py`.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from ooctrain.report.shapes import (
     document,
     legend_row,
     line,
+    mark,
     round_ticks,
     words,
 )
@@ -61,9 +62,10 @@ def curves_of(found: dict[str, Any]) -> dict[str, list[tuple[Point, str]]]:
 def panels_svg(results: Sequence[dict[str, Any]]) -> str:
     """All networks."""
     kinds = [kind for kind in KINDS if any(kind in curves_of(found) for found in results)]
-    entries = [(kind, COLOURS_OF_KINDS[KINDS.index(kind)]) for kind in kinds]
+    entries = [(kind, KINDS.index(kind)) for kind in kinds]
     parts = ['<text x="12" y="20" font-weight="600">Memory and time of a training step</text>']
-    parts += [*legend_row(12, 41, entries[:4]), *legend_row(12, 61, entries[4:])]
+    for y, row in ((41, entries[:4]), (61, entries[4:])):
+        parts += legend_row(12, y, row, lambda x, at, number: _mark(number, (x + 6, at - 4)))
     for number, found in enumerate(results):
         left, top = number % 2 * PANEL_WIDTH, HEAD + number // 2 * PANEL_HEIGHT
         parts += _panel(found, left, top)
@@ -97,9 +99,9 @@ def _panel(found: dict[str, Any], left: float, top: float) -> Iterator[str]:
         ends = " ".join("{:.1f},{:.1f}".format(*spot(point)) for point, _ in curve)
         yield f'<polyline points="{ends}" fill="none" stroke="{colour}" stroke-width="2"/>'
         for point, name in curve:
-            x, y = spot(point)
             tip = f"{name}: {point[0]:.0f} MiB, {point[1]:.2f} s"
-            yield (
-                f'<circle cx="{x:.1f}" cy="{y:.1f}" r="3.5" fill="{colour}">'
-                f"<title>{escape(tip)}</title></circle>"
-            )
+            yield _mark(KINDS.index(kind), spot(point), tip)
+
+
+def _mark(number: int, spot: Point, tip: str = "") -> str:
+    return mark(number, *spot, 4, COLOURS_OF_KINDS[number], tip)

@@ -22,7 +22,7 @@ myst_enable_extensions = ["colon_fence"]
 smartquotes = False  # `--data` has two hyphens
 nb_execution_mode = "off"  # the gallery shows recorded output
 exclude_patterns = ["_build", "pages"]
-html_css_files = ["print.css"]
+html_css_files = ["site.css", "print.css"]
 
 
 def setup(app):

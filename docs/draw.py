@@ -99,6 +99,7 @@ def page() -> str:
     held = after_each_run(timeline, plan)
     return f"""# One page: a training step as a list
 
+For everybody who wants to see the idea before reading about it.
 The whole idea on one step of eight stages: **a training step is a straight-line list; its order alone decides what is
 correct and how much memory it takes; the streams it runs on decide how fast it is.** Every value has
 {trace.variables[0].nbytes} bytes. A stage runs {first.duration_ns // 1000} us forward and {last.duration_ns // 1000} us

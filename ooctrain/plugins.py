@@ -248,11 +248,14 @@ def fault_of_own_code(error: BaseException, given: Sequence[str]) -> OoctrainErr
     file, line, function = places[-1]
     kind = type(error).__name__
     text = error.msg if isinstance(error, SyntaxError) else str(error)  # the place stands below
+    fix = "`ooctrain --traceback COMMAND ...` shows the whole way there"
+    if isinstance(error, ModuleNotFoundError) and error.name:
+        fix = f"install what has it, where ooctrain runs: {sys.executable} -m pip install ..."
     return OoctrainError(
         f"your own code raised {kind}" + (f": {text}" if text else ""),
         code="OOC-115",
         where=f"{file}, line {line}" + (f", in {function}" if function else ""),
-        fix="`ooctrain --traceback COMMAND ...` shows the whole way there",
+        fix=fix,
     )
 
 

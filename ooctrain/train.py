@@ -513,7 +513,7 @@ class Trainer:
             warn(
                 f"each of the last {MANY} steps was traced and planned anew, since "
                 f"{self._changed or 'an attribute'} changes from step to step; a value in a buffer "
-                "of the model, used as a tensor, needs no new plan (docs/torch.md)"
+                "of the model, used as a tensor, needs no new plan (`ooctrain docs torch`)"
             )
 
     def _repeat(self, step: StepShape, trace: Trace, before: Mapping[Place, Hashable]) -> None:

@@ -276,9 +276,9 @@ for name in ("best-fit-caching", "first-fit:order=exact,pools=1", *chunked):
 lesson.reveal("best-fit-caching: reserved above the peak", reserved["best-fit-caching"])
 
 # %% [markdown]
-# Segments that never join waste half of the peak. The exact packing takes hardly a byte more than
-# the peak, and chunks take a little more: with either, nearly all of the memory is the planner's.
-# The three kinds of virtual addressing reserve the same; only `va` has nothing left to map in the
+# Segments that never join waste half of the peak. Places found beforehand and chunks take less than
+# a percent more than the peak: with either, nearly all of the memory is the planner's. The three
+# kinds of virtual addressing reserve the same; only `va` has next to nothing left to map in the
 # third step.
 #
 # ## Exercises
@@ -335,7 +335,8 @@ by_prefix = [within["prefix", share] for share in (0, 20, 100)]
 assert by_prefix[1] - by_prefix[2] < 0.1 * (by_prefix[0] - by_prefix[2]), "a fifth: most of it"
 assert without == ["belady"]
 assert reserved["best-fit-caching"] > 0.4
-assert reserved["first-fit:order=exact,pools=1"] < 1e-4
+assert reserved["first-fit:order=exact,pools=1"] < 0.01
 assert reserved[chunked[0]] == reserved[chunked[1]] == reserved[chunked[2]] < 0.01
-assert maps["va-paper:chunk=64KiB"] > maps["va-nnabla:chunk=64KiB"] > maps["va:chunk=64KiB"] == 0
+assert maps["va-paper:chunk=64KiB"] > maps["va-nnabla:chunk=64KiB"]
+assert maps["va:chunk=64KiB"] < 0.001 * maps["va-nnabla:chunk=64KiB"]
 print("\nall asserts passed")

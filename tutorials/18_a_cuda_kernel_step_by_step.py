@@ -367,8 +367,8 @@ for name, value in intensity.items():
 # with tensor cores, raises the flat part itself to 494. What a real GPU reaches is in
 # `benchmarks/results/`.
 #
-# Four puzzles, d1 to d4 (`puzzles/`), are kernels for you to write, checked by this
-# emulator.
+# Six puzzles, d1 to d6 (`puzzles/`), are kernels for you to write, checked by this emulator. The
+# first is one line, the last a tile of a convolution.
 #
 # ## Exercises
 #

@@ -15,12 +15,12 @@
 # %%
 import re
 from itertools import product
-from pathlib import Path
 
 import numpy as np
 from lesson import Lesson
 
 import ooctrain as oc
+from ooctrain.course.pages import page
 from ooctrain.rewrite.tile import halo
 from ooctrain.step.rows import Window
 
@@ -214,22 +214,18 @@ print(
 #
 # ## The whole list
 #
-# Each row of `docs/errata.md` has an id, what is printed, why it is wrong, what is right, and a
-# test. **How many errata does it list?**
+# Each row of `docs/errata.md` (`ooctrain docs errata` shows it) has an id, what is printed, why it
+# is wrong, what is right, and a test. **How many errata does it list?**
 
 # %%
 lesson.cell("the list")
 lesson.predict("errata")
 
 # %%
-docs = Path(oc.__file__).parents[1] / "docs" / "errata.md"
-ids = re.findall(r"^\| `(00\d)-", docs.read_text(encoding="utf-8"), re.M) if docs.exists() else []
-if ids:
-    lesson.reveal("errata", len(ids))
-    for paper in sorted(set(ids)):
-        print(f"    paper {paper}: {ids.count(paper)}")
-else:
-    print("    the documents are not here; they are in the repository")
+ids = re.findall(r"^\| `(00\d)-", page("errata"), re.M)
+lesson.reveal("errata", len(ids))
+for paper in sorted(set(ids)):
+    print(f"    paper {paper}: {ids.count(paper)}")
 
 # %% [markdown]
 # Papers with listings and with proofs have most: they say most that can be checked. A paper in

@@ -22,6 +22,7 @@ import shutil
 import sys
 import textwrap
 from collections.abc import Callable
+from contextlib import ExitStack
 from fractions import Fraction
 from pathlib import Path
 from types import FrameType
@@ -53,6 +54,8 @@ class Lesson:
         if {"-h", "--help"} & {*words}:
             print(USAGE.format(name=self._script.name))
             raise SystemExit(0)
+        if sys.stderr.isatty() and not self.paused:
+            _say_what_is_done()
         self._checked, self._answer, self._out = "", None, sys.stdout
         if "--check" in words:
             self._check_only(words[words.index("--check") + 1 :])
@@ -212,6 +215,15 @@ def _prose_of(frame: FrameType) -> list[tuple[int, str]]:
         )
         for match in found
     ]
+
+
+def _say_what_is_done() -> None:
+    """From now on no silence in the terminal is longer than two seconds: kernels are compiled when
+    they are first needed.
+    """
+    speaking = ExitStack()
+    speaking.enter_context(never_silent())
+    atexit.register(speaking.close)
 
 
 def _in_notebook() -> bool:

@@ -62,6 +62,13 @@ COMMANDS: Mapping[str, str] = MappingProxyType(
     }
 )
 
+#: Below `ooctrain --help`, as click leaves it.
+BEGIN = """\b
+Begin with:
+  ooctrain docs start                            first runs, where to go on
+  ooctrain train lenet --budget 50% --epochs 10  a minute: kernels compile
+  ooctrain tutorials copy my_course              the course, to read and run"""
+
 
 class _ReaderGone(Exception):
     """The reader of the output has left, as `| head -1` does."""
@@ -119,7 +126,7 @@ def _without_collections() -> Iterator[None]:
             gc.enable()
 
 
-@click.group(cls=_Commands, context_settings={"help_option_names": ["-h", "--help"]})
+@click.group(cls=_Commands, epilog=BEGIN, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(package_name="ooctrain", prog_name="ooctrain")
 @click.option("--traceback", is_flag=True, help="Show where in the library an error was raised.")
 def command_line(traceback: bool) -> None:

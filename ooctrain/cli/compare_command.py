@@ -150,7 +150,9 @@ def compare(
 def _notes(row: CompareRow) -> Iterator[str]:
     """What the table does not show of a row."""
     if row.error:
-        yield f"{row.planner} fails on {row.model}, batch {row.batch}, {row.machine}: {row.error}"
+        size = f", images of {row.image_size}" if not row.budget_bytes and row.image_size else ""
+        where = f"{row.model}, batch {row.batch}{size}, {row.machine}"
+        yield f"{row.planner} fails on {where}: {row.error}"
     if row.remarks:
         yield row.remarks
     if row.chosen_rewrites:

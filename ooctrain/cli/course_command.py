@@ -29,6 +29,7 @@ from ooctrain.course.assignments import ASSIGNMENTS, folder_of
 from ooctrain.course.autograders.gradescope import write_zip
 from ooctrain.course.autograders.notebook_graders import write_nbgrader, write_otter
 from ooctrain.course.handout import write_course_wheel
+from ooctrain.course.pages import without_dead_links
 from ooctrain.course.rubric import Rubric, read_rubric
 from ooctrain.errors import ConfigError
 from ooctrain.report.text import plain_table
@@ -77,6 +78,8 @@ def copy(assignment: str, out: str | None) -> None:
     if target.exists():
         raise ConfigError(f"{target} already exists", code="OOC-117", fix="--out FOLDER")
     shutil.copytree(source, target, ignore=shutil.ignore_patterns("__pycache__"))
+    for path in target.glob("*.md"):
+        path.write_text(without_dead_links(path.read_text(encoding="utf-8"), target), "utf-8")
     make_console().print(f"written: {target}")
 
 

@@ -18,7 +18,14 @@ from rich.text import Text
 
 from ooctrain.cli import DONE, FAILED
 from ooctrain.cli.terminal import make_console
-from ooctrain.course.classroom import Graded, grade_class, item_statistics, leaderboard, write_class
+from ooctrain.course.classroom import (
+    Graded,
+    grade_class,
+    item_statistics,
+    leaderboard,
+    note_of,
+    write_class,
+)
 from ooctrain.course.handed_in import handed_in
 from ooctrain.course.rubric import read_rubric
 from ooctrain.errors import OoctrainError, printable
@@ -55,10 +62,13 @@ def grade_all(assignment: Path, students: Path, options: ClassOptions) -> int:
 
         def show(graded: Graded) -> None:
             grade = graded.grade
-            verdict = graded.fault or ("passed" if grade.passed else "not passed")
+            verdict = "passed" if grade.passed else "not passed"
+            if note := note_of(graded):
+                verdict = f"{verdict}: {printable(note)}"
             console.print(
                 f"{escape(printable(graded.student))}: {grade.points:g} of {grade.most_points:g}, "
-                f"{escape(verdict)}"
+                f"{escape(verdict)}",
+                soft_wrap=True,
             )
 
         grades = grade_class(rubric, found, options.jobs, seed, show)

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, fields
 from functools import wraps
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 
 import click
 
@@ -49,6 +49,7 @@ class Workload:
         split: patches that the network trains in, "depth=0.5,grid=2x2"; "": none.
         crop, pad, flip: how images are cut and mirrored, as in `data.Augmentation`.
         classes: outputs of the network; None: those of the data, else the usual ones.
+        stem: first layers of the network, "cifar" or "imagenet"; None: by the images' size.
     """
 
     model: str
@@ -69,6 +70,7 @@ class Workload:
     pad: int = 0
     flip: bool = False
     classes: int | None = None
+    stem: Literal["cifar", "imagenet"] | None = None
 
     @property
     def title(self) -> str:
@@ -260,6 +262,11 @@ WORKLOAD_OPTIONS = (
     ),
     click.option("--flip", is_flag=True, help="Mirror each training image with probability 1/2."),
     classes_option,
+    click.option(
+        "--stem",
+        type=OneOf("stem", ("cifar", "imagenet")),
+        help="First layers: cifar, for small images, or imagenet, torchvision's; default: by size.",
+    ),
     optimizer_option,
     click.option(
         "--lr",

@@ -37,11 +37,11 @@ from ooctrain.cli.step_limits import limits, promise_rows
 from ooctrain.cli.terminal import make_console
 from ooctrain.cli.workload import (
     as_on,
-    classes_rows,
     find_machine,
     host_rows,
     make_task,
     make_trace,
+    network_rows,
     split_rows,
 )
 from ooctrain.errors import DoesNotFit, Infeasible
@@ -152,7 +152,7 @@ class Answer:
 
     Args:
         trace: trace of the step, rewritten.
-        split: rows that say what is split, if anything is, and of classes other than usual.
+        network: rows that say what was chosen of the network beyond its name.
         question, need: what is to be planned, and what the step needs by itself.
         plan, timeline: where it fits.
         refusal, changes: what the planner said, and what would fit, where it does not.
@@ -160,7 +160,7 @@ class Answer:
     """
 
     trace: Trace
-    split: Rows
+    network: Rows
     question: FitQuestion
     need: Need
     plan: Plan | None
@@ -195,13 +195,13 @@ def _answer(workload: Workload, memory: MemoryOptions) -> Answer:
         made = exactly(step, how, machine).at_or_refused(found.budget_bytes).plan
     except Infeasible as refusal:
         changes = _changes(question, refusal, memory, need)
-        said = [*classes_rows(task, workload), *split_rows(task)]
+        said = network_rows(task, workload)
         return Answer(step.trace, said, question, need, None, None, refusal, changes, found.promise)
     if rows := split_rows(task):
         in_words = "; ".join(text for _, text in rows)
         made = replace(made, notes={**made.notes, "split": in_words})
     timeline = simulate(made.schedule, made.trace, machine)
-    rows = [*classes_rows(task, workload), *split_rows(task)]
+    rows = network_rows(task, workload)
     return Answer(step.trace, rows, question, need, made, timeline, None, [], found.promise)
 
 
@@ -214,7 +214,7 @@ def _rows(workload: Workload, memory: MemoryOptions, answer: Answer) -> Rows:
     )
     rows = [
         ("step", f"{workload.model}, images {shape}, {workload.optimizer}"),
-        *answer.split,
+        *answer.network,
         ("machine", f"{machine.name}, {format_bytes(machine.device_bytes)}"),
         *host_rows(memory, machine),
         ("in-core peak", f"{format_bytes(need.in_core_bytes)} at {need.peak_call}"),
@@ -233,9 +233,12 @@ def _budget_text(question: FitQuestion, need: Need) -> str:
     over = need.in_core_bytes - question.budget_bytes
     size = format_bytes(question.budget_bytes)
     part = share(question.budget_bytes, need.in_core_bytes)
+    machine = question.machine
+    there = format_bytes(machine.device_bytes)
+    beyond = f"; {machine.name} has {there}" if question.budget_bytes > machine.device_bytes else ""
     if over <= 0:
-        return f"{size}: fits in-core, {format_bytes(-over)} to spare"
-    return f"{size} ({part} of the peak): does not fit in-core by {format_bytes(over)}"
+        return f"{size}: fits in-core, {format_bytes(-over)} to spare{beyond}"
+    return f"{size} ({part} of the peak): does not fit in-core by {format_bytes(over)}{beyond}"
 
 
 def _placement_rows(memory: MemoryOptions, question: FitQuestion, made: Plan) -> Rows:

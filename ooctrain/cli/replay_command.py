@@ -2,8 +2,8 @@
 
 The log is one that `plan --allocation-log` or `train --allocation-log` wrote. The table has peaks,
 holes, mapping changes and, under a budget, the place where each allocator failed; a picture shows
-the arenas. Status 3 means that none serves the log. Nothing is executed. Read next:
-`ooctrain/alloc/replay.py`.
+the arenas. An allocator that raises is left out, and said to be. Status 3 means that none serves
+the log. Nothing is executed. Read next: `ooctrain/alloc/replay.py`.
 """
 
 from __future__ import annotations
@@ -21,6 +21,8 @@ from ooctrain.cli import DOES_NOT_FIT, DONE
 from ooctrain.cli.options import ALLOCATORS_TEXT, file_option, json_option, list_option
 from ooctrain.cli.terminal import make_console
 from ooctrain.cli.values import UserPath
+from ooctrain.errors import ConfigError, OoctrainError, failing_as
+from ooctrain.plugins import fault_of_own_code
 from ooctrain.report.arena import arena_svg
 from ooctrain.report.numbers_file import write_file, write_numbers
 from ooctrain.report.text import facts, plain_table
@@ -44,20 +46,36 @@ def replay(
     console = make_console()
     log = AllocationLog.load(log_path)
     budget_bytes = None if budget is None else parse_bytes(budget, what="budget")
-    rows, times_us = [], []
+    rows: list[Replayed] = []
+    shown: list[dict[str, Any]] = []
+    broken: dict[str, OoctrainError] = {}
     for name in names:
         started = time.perf_counter()
-        rows.append(run_replay(log, name, budget=budget_bytes))
-        times_us.append((time.perf_counter() - started) * 1e6)
+        try:
+            with failing_as(f"allocator {name!r}"):
+                rows.append(run_replay(log, name, budget=budget_bytes))
+        except ConfigError:
+            raise  # of the command
+        except OoctrainError as error:
+            if len(names) == 1:
+                raise
+            broken[name] = fault_of_own_code(error, [name]) or error
+            shown.append({"allocator": name, "error": str(broken[name])})
+        else:
+            took_us = (time.perf_counter() - started) * 1e6
+            shown.append({**_row(rows[-1], took_us), "error": None})
     if json_path:
-        content = _as_json(log_path, log, rows, times_us, budget_bytes)
-        write_numbers(json_path, content)
+        write_numbers(json_path, _as_json(log_path, log, shown, budget_bytes))
+    if not rows:
+        raise next(iter(broken.values()))
     if picture_path:
         shots = {row.allocator: _shot(log, row, budget_bytes) for row in rows}
         write_file(picture_path, arena_svg(shots))
     console.print(facts(_facts(log, budget_bytes)))
     console.print()
     console.print(replay_table(rows))
+    for name, fault in broken.items():
+        console.print(f"\n{name} is left out:\n{fault}", soft_wrap=True, markup=False)
     for row in rows:
         if row.failure:
             console.print(f"\n{row.allocator} fails at request {row.failure.place} of "
@@ -108,8 +126,7 @@ def _facts(log: AllocationLog, budget_bytes: int | None) -> list[tuple[str, str]
 
 
 def _as_json(
-    path: str, log: AllocationLog, rows: list[Replayed], times_us: list[float],
-    budget_bytes: int | None,
+    path: str, log: AllocationLog, rows: list[dict[str, Any]], budget_bytes: int | None
 ) -> dict[str, Any]:  # fmt: skip
     return {
         "version": JSON_VERSION,
@@ -117,7 +134,7 @@ def _as_json(
         "about": log.about,
         "requests": len(log.requests),
         "budget_bytes": budget_bytes,
-        "rows": [_row(row, us) for row, us in zip(rows, times_us, strict=True)],
+        "rows": rows,
         "error": None,
     }
 

@@ -1,6 +1,6 @@
 """`ooctrain reproduce EXPERIMENT`: a figure or table of the papers, computed here.
 
-An experiment gives tables, a figure, numbers as JSON, and the place in docs/papers.md that says
+An experiment gives tables, a figure, numbers as JSON, and the section of docs/papers.md that says
 where it agrees with the paper and where it differs. Nothing needs a GPU; simulated results are
 marked as simulated. Read next: `experiments/reproducing.py` for what an experiment is.
 """
@@ -42,7 +42,7 @@ from ooctrain.units import parse_bytes
 
 JSON_VERSION = 2
 #: What agrees with the papers and what differs, a section for each experiment.
-PAGE = "docs/papers.md"
+PAGE = "papers"
 
 EXPERIMENTS: Mapping[str, Experiment] = MappingProxyType(
     {
@@ -126,7 +126,8 @@ def reproduce(experiment_name: str, asked: Asked, json_path: str | None) -> None
         }  # fmt: skip
         write_numbers(json_path, content)
     console.print(
-        f'what agrees with the paper, what differs and why: {PAGE}, section "ooctrain reproduce '
-        f'{experiment_name}"'
+        f"what agrees with the paper, what differs and why: `ooctrain docs {PAGE}`, section "
+        f'"ooctrain reproduce {experiment_name}"',
+        soft_wrap=True,
     )
     console.print(f"took {seconds:.0f} s")

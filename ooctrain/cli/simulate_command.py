@@ -22,11 +22,10 @@ from ooctrain.cli.step_limits import Limits, all_rewrites, limits
 from ooctrain.cli.terminal import lanes_on, make_console
 from ooctrain.cli.workload import (
     as_on,
-    classes_rows,
     find_machine,
     make_task,
     make_trace,
-    split_rows,
+    network_rows,
 )
 from ooctrain.report.numbers_file import write_numbers
 from ooctrain.report.record import drawing
@@ -71,7 +70,7 @@ def simulate(
     timeline = run_simulator(made.schedule, made.trace, machine)
     console.print(lanes_on(console, timeline))
     console.print()
-    rows = [*classes_rows(task, workload), *split_rows(task), ("machine", machine.name)]
+    rows = [*network_rows(task, workload), ("machine", machine.name)]
     rows += timeline_rows(timeline)
     rows += [("instructions", str(len(made.schedule))), *tiling_rows(made), *search_rows(made)]
     console.print(facts(rows))

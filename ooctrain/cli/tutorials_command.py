@@ -38,13 +38,16 @@ def list_command() -> None:
 
 @tutorials.command("copy")
 @click.argument("folder", type=UserPath())
-def copy_command(folder: str) -> None:
+@click.option("--notebooks", is_flag=True, help="Tutorials and puzzles as notebooks, too.")
+def copy_command(folder: str, notebooks: bool) -> None:
     """Copy all files into FOLDER, which is made if it does not exist.
 
     Other files in FOLDER stay. If a file of one of these names is there already, it is named, and
     nothing is copied.
     """
-    copied = copy_lessons(Path(folder))
+    copied = copy_lessons(Path(folder), notebooks=notebooks)
     click.echo(f"copied {len(copied)} files into {folder}; other files there stay as they were")
     click.echo(f"the whole idea in six files: python {Path(folder) / 'pocket' / 'train.py'}")
     click.echo(f"the course begins with: python {Path(folder) / '00_tour.py'}")
+    if notebooks:
+        click.echo(f"as a notebook: jupyter lab {Path(folder) / '00_tour.ipynb'}")

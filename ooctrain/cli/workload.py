@@ -7,7 +7,11 @@ Read next: `plan_command.py`.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
 
 from ooctrain import data
 from ooctrain.api import split_by_words
@@ -17,8 +21,17 @@ from ooctrain.devices.spill import Spill, look_at
 from ooctrain.engine.autograd import manual_seed
 from ooctrain.engine.module import Module
 from ooctrain.errors import ConfigError
-from ooctrain.models import MODELS, Recipe, build, expect_classes, is_own, recipe_of, stem_for
-from ooctrain.models.own import is_onnx
+from ooctrain.models import (
+    MODELS,
+    Recipe,
+    Stem,
+    build,
+    expect_classes,
+    is_own,
+    recipe_of,
+    stem_for,
+)
+from ooctrain.models.own import is_onnx, takes
 from ooctrain.split.model import SplitModel
 from ooctrain.step.machine import Machine
 from ooctrain.step.presets import (
@@ -38,6 +51,7 @@ USUAL_DATA = {"class": "digits", "pixels": "synthetic-pixels", "image": "synthet
 #: Of small images where no data says otherwise, as of the digits and of CIFAR-10.
 SMALL_CLASSES = 10
 CPU_PRESET = "cpu-generic"
+CIFAR_SIDE = 32
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +96,7 @@ def make_task(workload: Workload) -> Task:
         test = test if len(test) else None  # a folder of which no image is for testing says so
         shape = data.shape_of(train)
     _check_target(workload, shape)
+    _check_stem(workload)
     shape = _with_classes(workload, shape)
     augmentation = Augmentation(workload.crop, workload.pad, workload.flip)
     shape = _augmented(shape, augmentation)
@@ -255,7 +270,59 @@ def _with_classes(workload: Workload, shape: Shape) -> Shape:
     return replace(shape, classes=wanted)
 
 
-def classes_rows(task: Task, workload: Workload) -> list[tuple[str, str]]:
+def _check_stem(workload: Workload) -> None:
+    """Raises ConfigError where a stem is requested of a network that is not given one."""
+    model = workload.model
+    if workload.stem is None or model in MODELS or (is_own(model) and takes(model, "stem")):
+        return
+    what = "is made of a file as it is" if is_onnx(model) else "takes no stem"
+    raise ConfigError(
+        f"--stem {workload.stem}, but {model} {what}", code="OOC-106", fix="leave --stem out"
+    )
+
+
+def network_rows(task: Task, workload: Workload) -> list[tuple[str, str]]:
+    """What was chosen of the network beyond its name: its stem, its classes, its split."""
+    return [
+        *_stem_rows(task, workload),
+        *_classes_rows(task, workload),
+        *split_rows(task),
+    ]
+
+
+def _stem_rows(task: Task, workload: Workload) -> list[tuple[str, str]]:
+    """Which form of the network was built; a function of one's own need not have two."""
+    stem, size = _stem_of(workload, task.shape), f"{task.shape.height} x {task.shape.width}"
+    if workload.stem is not None:
+        return [("stem", f"{stem}, as --stem says, for images of {size}")]
+    if workload.model not in MODELS:
+        return []
+    small = stem == "cifar"
+    rows = [("stem", f"{stem}, for {'small ' if small else ''}images of {size}")]
+    if small and max(task.shape.height, task.shape.width) > CIFAR_SIDE:  # either may be meant
+        rows.append(("", "--stem imagenet builds the layers for large ones, as in torchvision"))
+    return rows
+
+
+def _stem_of(workload: Workload, shape: Shape) -> Stem:
+    return workload.stem or stem_for(shape.height, shape.width)
+
+
+def stem_that_takes(state: Mapping[str, Any], workload: Workload, task: Task) -> Stem | None:
+    """The other stem, if more of some weights fit the network with that one; None: no more."""
+    if workload.model not in MODELS:
+        return None
+    other: Stem = "imagenet" if _stem_of(workload, task.shape) == "cifar" else "cifar"
+    built = build(workload.model, task.shape.classes, other, task.shape.channels)
+
+    def fitting(model: Module) -> int:
+        own = model.state_dict()
+        return sum(name in own and np.shape(own[name]) == np.shape(state[name]) for name in state)
+
+    return other if fitting(built) > fitting(task.model) else None
+
+
+def _classes_rows(task: Task, workload: Workload) -> list[tuple[str, str]]:
     """That a function of one's own was given another number of classes than its default."""
     if is_onnx(workload.model):
         return []
@@ -294,7 +361,7 @@ def usual_data(workload: Workload) -> str:
 def _make_model(workload: Workload, shape: Shape) -> Module:
     """A network by name, of a function in a file, which may make one of PyTorch, or of ONNX."""
     manual_seed(workload.seed)
-    stem = stem_for(shape.height, shape.width)
+    stem = _stem_of(workload, shape)
     if is_own(workload.model):
         # Not at the top: only a file of one's own may have to do with PyTorch.
         from ooctrain.interop.torch import imported
@@ -323,5 +390,5 @@ def split_rows(task: Task) -> list[tuple[str, str]]:
     drawn = ", drawn anew for each step" if task.model.how.stochastic else ""
     return [
         ("split", f"{task.model.shape_of(task.input_shape())}{drawn}"),
-        ("", "another network: what it learns differs; it evaluates whole (docs/split.md)"),
+        ("", "another network: what it learns differs; it evaluates whole (ooctrain docs split)"),
     ]

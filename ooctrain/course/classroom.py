@@ -189,7 +189,7 @@ def write_class(folder: Path, grades: Sequence[Graded]) -> list[Path]:
              *(f"{kind}: {name}" for kind, name in items)),
             *(
                 (graded.student, graded.grade.points, graded.grade.most_points,
-                 graded.grade.passed, graded.grade.ratio, _note(graded),
+                 graded.grade.passed, graded.grade.ratio, note_of(graded),
                  *(round(own.get(item, 0.0), 2) for item in items))
                 for graded, own in zip(grades, had, strict=True)
             ),
@@ -231,7 +231,8 @@ def _ratio(graded: Graded) -> float:
     return math.inf if graded.grade.ratio is None else graded.grade.ratio
 
 
-def _note(graded: Graded) -> str:
+def note_of(graded: Graded) -> str:
+    """Why a student has no grade, or does not pass, or has nothing to grade; "" for no reason."""
     if graded.fault:
         return f"no grade: {graded.fault}"
     if graded.grade.unsafe:

@@ -15,6 +15,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from ooctrain.course.notebooks import notebook_text
 from ooctrain.course.pages import mended, page_files, pages_folder
 from ooctrain.errors import ConfigError
 
@@ -81,8 +82,11 @@ def _lesson(kind: str, folder: Path, path: Path, told_in: Path) -> Lesson:
     )
 
 
-def copy_lessons(target: Path) -> list[str]:
+def copy_lessons(target: Path, *, notebooks: bool = False) -> list[str]:
     """Copies all files into a folder, which is made, and the documentation into its `docs/`.
+
+    Args:
+        notebooks: whether each tutorial and puzzle comes as a notebook, too, beside its script.
 
     Returns:
         Their names, below the folder.
@@ -95,7 +99,9 @@ def copy_lessons(target: Path) -> list[str]:
     in_checkout = {name: f"tutorials/{name}" for name in sources}
     for name in page_files():
         sources[f"docs/{name}"], in_checkout[f"docs/{name}"] = pages_folder() / name, f"docs/{name}"
-    names = list(sources)
+    scripts = [lesson.path for lesson in lessons() if notebooks and lesson.path.endswith(".py")]
+    made = {f"{script.removesuffix('.py')}.ipynb": sources[script] for script in scripts}
+    names = [*sources, *made]
     try:
         there = [name for name in names if (target / name).exists()]
         if there:
@@ -108,6 +114,8 @@ def copy_lessons(target: Path) -> list[str]:
                 (target / name).write_bytes(text.encode())
             else:
                 shutil.copyfile(source, target / name)
+        for name, script in made.items():
+            (target / name).write_text(notebook_text(script), encoding="utf-8")
     except OSError as error:
         raise ConfigError(
             f"{target} cannot be written: {error.strerror}", code="OOC-117", fix="another folder"

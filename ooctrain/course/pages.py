@@ -46,11 +46,24 @@ def page_files() -> list[str]:
 
 
 def pages() -> dict[str, str]:
-    """{name of a page, without its suffix: title}."""
+    """{name of a page, without its suffix: title}, in the order of the first page's contents."""
     folder = pages_folder()
-    names = [name for name in page_files() if name.endswith(".md")]
-    texts = {name: (folder / name).read_text(encoding="utf-8") for name in names}
-    return {name.removesuffix(".md"): title_of(text) for name, text in texts.items()}
+    names = [name.removesuffix(".md") for name in page_files() if name.endswith(".md")]
+    texts = {name: (folder / f"{name}.md").read_text(encoding="utf-8") for name in names}
+    order = {name: place for place, name in enumerate(("index", *_contents(texts["index"])))}
+
+    def place(name: str) -> tuple[int, bool]:
+        folder = posixpath.dirname(name)  # its pages stand with its first one
+        return order.get(f"{folder}/index" if folder else name, len(order)), name != "howto/index"
+
+    names.sort(key=place)
+    return {name: title_of(texts[name]) for name in names}
+
+
+def _contents(text: str) -> list[str]:
+    """The pages that a page's tables of contents name."""
+    trees = re.findall(r"^```{toctree}\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
+    return [line for tree in trees for line in tree.split() if not line.startswith(":")]
 
 
 def title_of(text: str) -> str:
@@ -99,6 +112,16 @@ def mended(text: str, name: str, copied: Collection[str]) -> str:
         _LINK.sub(link, line) if name.endswith(".md") or line.startswith("#") else line
         for line in text.splitlines(keepends=True)
     )
+
+
+def without_dead_links(text: str, folder: Path) -> str:
+    """A text that lies alone in a folder: a link to what is not there becomes its words."""
+
+    def link(found: re.Match[str]) -> str:
+        there = "//" in found[2] or (folder / found[2]).exists()
+        return found[0] if there else found[1]
+
+    return _LINK.sub(link, text)
 
 
 def _in_copy(name: str) -> str:

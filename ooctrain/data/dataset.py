@@ -95,10 +95,10 @@ class DataIdentity:
 
 @checked
 def identity_of(dataset: Samples) -> DataIdentity:
-    """By its own `class_names` and `fingerprint()`, if it has them."""
-    fingerprint = getattr(dataset, "fingerprint", None)
+    """By its own `classes`, if these are names, and `fingerprint()`, if it has them."""
+    fingerprint, names = getattr(dataset, "fingerprint", None), getattr(dataset, "classes", ())
     return DataIdentity(
-        len(dataset), tuple(getattr(dataset, "class_names", ())),
+        len(dataset), tuple(map(str, names)) if isinstance(names, list | tuple) else (),
         str(fingerprint()) if callable(fingerprint) else "",
     )  # fmt: skip
 

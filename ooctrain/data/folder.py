@@ -45,16 +45,16 @@ class ImageFolder:
 
     Args:
         files: paths with the number of their class.
-        class_names: names of the classes, in order.
+        classes: names of the classes, in order.
         image_size: height and width.
         top: the folder above those of the classes.
     """
 
     def __init__(
-        self, files: list[tuple[Path, int]], class_names: list[str], image_size: int, top: Path
+        self, files: list[tuple[Path, int]], classes: list[str], image_size: int, top: Path
     ):
-        self.files, self.class_names, self.top = files, class_names, top
-        self.shape = Shape(3, image_size, image_size, len(class_names))
+        self.files, self.classes, self.top = files, classes, top
+        self.shape = Shape(3, image_size, image_size, len(classes))
 
     def __len__(self) -> int:
         return len(self.files)

@@ -331,7 +331,7 @@ def refusal(where: str, name: str, place: str, present: Iterable[str]) -> Attrib
     if name.startswith("_") and name not in table:  # a question of Python's own
         return AttributeError(said)
     if name in table:
-        return AttributeError(f"{said}: {table[name]} (docs/torch.md says what there is)")
+        return AttributeError(f"{said}: {table[name]} (`ooctrain docs torch` says what there is)")
     known = {word.lower(): word for word in (*table, *present) if not word.startswith("_")}
     near = difflib.get_close_matches(name.lower(), known, n=1, cutoff=_NEAR)
     return AttributeError(f"{said}; did you mean {known[near[0]]!r}?" if near else said)

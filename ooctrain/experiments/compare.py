@@ -3,7 +3,8 @@
 A `CompareCase` holds everything that decides its `CompareRow`. So rows can be computed in any order
 and by several processes, and they are kept on disk, as are their plans and bounds, under a name
 made of their content. A comparison that was interrupted, or is given again, computes only what is
-missing. Where a planner fails on a step, its row says so, and the others go on. Each ratio is to a
+missing. Where a planner fails on a step, or there is no such step, its row says so, and the others
+go on. Each ratio is to a
 bound that no list beats (`sched/bounds/lp_bound.py`); the row says for which class of lists that
 holds. Read next: `planned.py`, `kept.py`.
 """
@@ -21,6 +22,7 @@ from pathlib import Path
 
 from rich.table import Table
 
+from ooctrain.activity import doing
 from ooctrain.api import step_trace
 from ooctrain.errors import ConfigError, OoctrainError, PartFailed, printable
 from ooctrain.execution.planners import get_planner
@@ -133,7 +135,8 @@ class CompareRow:
         link_bytes_per_us: speed of the machine's link, as it was used.
         remarks: what rewrites do otherwise than requested: fewer tiles.
         chosen_rewrites: what the planner did to the step first: "narrow:1048576", or tilings.
-        error: why the planner neither has a plan nor refuses the budget; "" where it does.
+        error: why the planner neither has a plan nor refuses the budget, or why there is no step,
+            whose numbers are 0 then; "" where it does.
     """
 
     model: str
@@ -197,12 +200,48 @@ def compare(
         keep: folder of rows, plans and bounds; what it has is not computed again. None: nothing is
             kept.
         done: called with each case when its row is there.
+
+    Raises:
+        OoctrainError: none of them is a step.
     """
-    found: dict[int, CompareRow] = {}
-    for place, row in finished(partial(row_of, keep=keep), wanted, jobs):
-        found[place] = row
-        done(wanted[place])
-    return [found[place] for place in range(len(wanted))]
+    found: dict[int, CompareRow | OoctrainError] = {}
+    with doing("comparing", of=len(wanted)) as one_more:
+        for place, row in finished(partial(_row_or_error, keep=keep), wanted, jobs):
+            found[place] = row
+            one_more()
+            done(wanted[place])
+    errors = [row for row in found.values() if isinstance(row, OoctrainError)]
+    if errors and len(errors) == len(wanted):
+        raise errors[0]
+    return [
+        _without_step(wanted[place], row) if isinstance(row, OoctrainError) else row
+        for place, row in sorted(found.items())
+    ]
+
+
+def _row_or_error(case: CompareCase, keep: Path | None) -> CompareRow | OoctrainError:
+    """The row of a case, or why there is no step to be planned: an image too small for a network,
+    say, which others may take.
+    """
+    try:
+        return row_of(case, keep)
+    except OoctrainError as error:
+        return error
+
+
+def _without_step(case: CompareCase, error: OoctrainError) -> CompareRow:
+    """The row of a case that is no step."""
+    where = _machine(case)
+    return CompareRow(
+        model=case.model, batch=case.batch, image_size=case.image_size or 0, machine=where.name,
+        budget_bytes=0, budget_fraction=0.0, planner=case.planner, feasible=False,
+        minimum_bytes=None, trace_minimum_bytes=0, granule_bytes=case.granule_bytes,
+        makespan_us=None, compute_us=0.0, lower_bound_us=None, lower_bound_kind=case.bound,
+        ratio=None, peak_bytes=None, bytes_out=None, bytes_in=None, recompute_us=None, plan_s=0.0,
+        host_budget_bytes=None, host_peak_bytes=None, link_bytes_per_us=where.link_bytes_per_us,
+        optimizer=case.optimizer, accumulate=case.accumulate, classes=case.classes,
+        error=_in_one_line(error, case.model),
+    )  # fmt: skip
 
 
 def row_of(case: CompareCase, keep: Path | None = None) -> CompareRow:

@@ -23,7 +23,7 @@ from ooctrain.models.deeplab import deeplabv3plus_resnet50, deeplabv3plus_xcepti
 from ooctrain.models.densenet import densenet121, densenet161, densenet169, densenet201
 from ooctrain.models.inception import inception_v3
 from ooctrain.models.lenet import lenet
-from ooctrain.models.own import is_own, own_model, refuse_foreign, takes_classes, usual_of
+from ooctrain.models.own import is_own, own_model, refuse_foreign, takes, usual_of
 from ooctrain.models.pix2pixhd import pix2pixhd, pix2pixhd_perceptual
 from ooctrain.models.resnet import resnet18, resnet34, resnet50, resnet101, resnet152
 from ooctrain.models.unet import unet
@@ -126,7 +126,7 @@ def expect_classes(name: str, wanted: int, target: Target) -> None:
             f"--classes {wanted}, but {name} makes images", code="OOC-106",
             fix="leave --classes out",
         )  # fmt: skip
-    if is_own(name) and not takes_classes(name):
+    if is_own(name) and not takes(name, "num_classes"):
         raise ConfigError(
             f"--classes {wanted}, but {name} takes no num_classes", code="OOC-106",
             fix="a parameter num_classes of that function, or leave --classes out",

@@ -59,7 +59,8 @@ def refuse_foreign(name: str) -> None:
         raise ConfigError(
             f"{name!r} is {kind}, and ooctrain does not read {unread}", code="OOC-106",
             fix="name the function that makes the network, of PyTorch or of this library: --torch "
-            "file.py:function; --weights FILE.safetensors is for its weights (docs/start.md)",
+            "file.py:function; --weights FILE.safetensors is for its weights (`ooctrain docs "
+            "howto/weights`)",
         )  # fmt: skip
 
 
@@ -83,9 +84,11 @@ def usual_of(name: str) -> dict[str, int]:
     }
 
 
-def takes_classes(name: str) -> bool:
-    """Whether the function can be given a number of classes. Raises ConfigError as `usual_of`."""
-    return "num_classes" in inspect.signature(_function_of(name)).parameters
+def takes(name: str, word: str) -> bool:
+    """Whether the function can be given a "num_classes", or a "stem". Raises ConfigError as
+    `usual_of`.
+    """
+    return word in inspect.signature(_function_of(name)).parameters
 
 
 def own_network(name: str, *, num_classes: int, stem: str, in_channels: int) -> Any:

@@ -13,11 +13,22 @@ import math
 import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from itertools import cycle
+from typing import Any, Literal
 from xml.sax.saxutils import escape
 
 from ooctrain.report import shapes
-from ooctrain.report.shapes import AXIS, COLOURS, WIDTH, box, legend_row, legend_rows, line, words
+from ooctrain.report.shapes import (
+    AXIS,
+    COLOURS,
+    WIDTH,
+    Entry,
+    box,
+    legend_row,
+    legend_rows,
+    line,
+    words,
+)
 
 LEFT, RIGHT = 150, 36
 TITLE_HEIGHT, LEGEND_HEIGHT, PLOT_HEIGHT = 30, 20, 300
@@ -28,7 +39,9 @@ Axes = tuple[str, str]  # what x and y count
 
 ROW_HEIGHT, ROW_GAP = 22, 6
 #: Of a curve's point; and how much wider it is drawn for each point that covers it.
-POINT_RADIUS, RING_WIDTH = 3.5, 1.5
+POINT_RADIUS, RING_WIDTH = 4.0, 1.5
+#: Of dashed curves, in their order.
+DASHES = (shapes.DASHES, "2 3", "12 3 2 3", "12 4")
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,8 +86,8 @@ class Curve:
         name: for the legend.
         points: (x, y), x increasing; a y of None leaves a gap.
         dashed: for limits and bounds.
-        kind: its colour, by number, where it must be the same in several pictures; None: its place
-            among the curves.
+        kind: its colour and mark, by number, where they must be the same in several pictures; None:
+            its place among the curves.
         label: written at its last point, so that it can be told from others without its colour.
     """
 
@@ -83,6 +96,45 @@ class Curve:
     dashed: bool = False
     kind: int | None = None
     label: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class _Look:
+    """How a curve is drawn: its colour, and what it is told by without one.
+
+    Args:
+        mark: of its points, by number; None: it is a line alone.
+        dash: of its line; "" for none.
+    """
+
+    colour: str
+    mark: int | None
+    dash: str
+
+    @property
+    def attributes(self) -> str:
+        """Of the element that is its line."""
+        dash = f' stroke-dasharray="{self.dash}"' if self.dash else ""
+        return f'stroke="{self.colour}" stroke-width="2"{dash}'
+
+    def sign(self, x: float, y: float) -> str:
+        """It in a legend, before words whose line is at y."""
+        drawn = f'<line x1="{x:.1f}" y1="{y - 4:.1f}" x2="{x + 14:.1f}" y2="{y - 4:.1f}" '
+        drawn += f"{self.attributes}/>"
+        if self.mark is None:
+            return drawn
+        return drawn + shapes.mark(self.mark, x + 7, y - 4, POINT_RADIUS, self.colour)
+
+
+def _looks(curves: Sequence[Curve]) -> list[_Look]:
+    """One for each curve; limits and bounds differ in their dashes."""
+    dashes = cycle(DASHES)
+    looks = []
+    for order, curve in enumerate(curves):
+        kind = order if curve.kind is None else curve.kind
+        colour = shapes.CURVE_COLOURS[kind % len(shapes.CURVE_COLOURS)]
+        looks.append(_Look(colour, None, next(dashes)) if curve.dashed else _Look(colour, kind, ""))
+    return looks
 
 
 def strips_svg(
@@ -134,9 +186,9 @@ def curves_svg(
     if doubling == "both":
         y_low = min(y for curve in curves for _, y in curve.points if y is not None)
     top = max(highest, y_low * 1.01)  # so that a curve which nowhere leaves the axis can be drawn
-    kinds = [order if curve.kind is None else curve.kind for order, curve in enumerate(curves)]
-    colours = [shapes.CURVE_COLOURS[kind % len(shapes.CURVE_COLOURS)] for kind in kinds]
-    parts, y = head(title, [curve.name for curve in curves], colours)
+    looks = _looks(curves)
+    entries = [(curve.name, look) for curve, look in zip(curves, looks, strict=True)]
+    parts, y = _headed(title, entries, lambda x, at, look: look.sign(x, at))
     scale: Callable[[float], float] = math.log if doubling else float
     y_scale: Callable[[float], float] = math.log if doubling == "both" else float
     plot = Plot(y + PLOT_HEIGHT, min(xs), max(xs), y_low, 1.05 * (top - y_low), scale, y_scale)
@@ -146,7 +198,7 @@ def curves_svg(
         height = plot.height(tick)
         parts.append(shapes.line((LEFT, height), (shapes.WIDTH - RIGHT, height), "#ddd"))
         parts.append(shapes.words(LEFT - 8, height + 4, (y_number or short)(tick), "end"))
-    parts += _drawn(curves, colours, plot)
+    parts += _drawn(curves, looks, plot)
     ticks = [x for x, _ in curves[0].points] if doubling else shapes.round_ticks(min(xs), max(xs))
     parts += x_axis_parts(ticks, plot.place, plot.bottom, axes[0], x_number or short)
     return shapes.document(parts, plot.bottom + 44)
@@ -214,17 +266,17 @@ def _extent(picture: str, side: str) -> int:
     return int(re.search(rf' {side}="(\d+)"', picture)[1])  # type: ignore[index]
 
 
-def _drawn(curves: Sequence[Curve], colours: Sequence[str], plot: Plot) -> Iterator[str]:
+def _drawn(curves: Sequence[Curve], looks: Sequence[_Look], plot: Plot) -> Iterator[str]:
     """Points and lines of curves, one after the other; limits and bounds are lines alone."""
     spots: list[list[Spot]] = [
         [] if curve.dashed else
         [(plot.place(x), plot.height(y)) for x, y in curve.points if y is not None]
         for curve in curves
     ]  # fmt: skip
-    for number, (curve, colour) in enumerate(zip(curves, colours, strict=True)):
-        if not curve.dashed:
-            yield from _points(curve, colour, spots[number], spots[number + 1 :])
-        yield from _lines(curve, colour, plot)
+    for number, (curve, look) in enumerate(zip(curves, looks, strict=True)):
+        if look.mark is not None:
+            yield from _points(curve, look.mark, look.colour, spots[number], spots[number + 1 :])
+        yield from _lines(curve, look, plot)
         if curve.label and spots[number]:
             yield _label(curve.label, spots[number][-1], plot)
 
@@ -246,31 +298,24 @@ def _area(area: Area, plot: Plot) -> str:
 
 
 def _points(
-    curve: Curve, colour: str, spots: Sequence[Spot], later: Sequence[Sequence[Spot]]
+    curve: Curve, kind: int, colour: str, spots: Sequence[Spot], later: Sequence[Sequence[Spot]]
 ) -> Iterator[str]:
-    """Circles; one that later curves cover is drawn as a ring around theirs."""
+    """Marks; one that later curves cover is drawn as a ring around theirs."""
     known = [(x, y) for x, y in curve.points if y is not None]
     for (x, y), spot in zip(known, spots, strict=True):
         covered = sum(any(math.dist(spot, other) < POINT_RADIUS for other in c) for c in later)
-        tip = f"<title>{escape(curve.name)}: {short(x)}, {short(y)}</title>"
-        yield (
-            f'<circle cx="{spot[0]:.1f}" cy="{spot[1]:.1f}" '
-            f'r="{POINT_RADIUS + covered * RING_WIDTH}" fill="{colour}">{tip}</circle>'
-        )
+        tip = f"{curve.name}: {short(x)}, {short(y)}"
+        yield shapes.mark(kind, *spot, POINT_RADIUS + covered * RING_WIDTH, colour, tip)
 
 
-def _lines(curve: Curve, colour: str, plot: Plot) -> list[str]:
+def _lines(curve: Curve, look: _Look, plot: Plot) -> list[str]:
     """Lines from point to point, interrupted by gaps."""
     parts, run = [], list[str]()
-    dash = f' stroke-dasharray="{shapes.DASHES}"' if curve.dashed else ""
     for x, y in [*curve.points, (0.0, None)]:
         if y is not None:
             run.append(f"{plot.place(x):.1f},{plot.height(y):.1f}")
         elif run:
-            parts.append(
-                f'<polyline points="{" ".join(run)}" fill="none" stroke="{colour}" '
-                f'stroke-width="2"{dash}/>'
-            )
+            parts.append(f'<polyline points="{" ".join(run)}" fill="none" {look.attributes}/>')
             run = []
     return parts
 
@@ -334,17 +379,21 @@ class Plot:
         ]
 
 
-def head(
-    title: str, legend: Sequence[str], colours: Sequence[str] = COLOURS
-) -> tuple[list[str], int]:
+def head(title: str, legend: Sequence[str]) -> tuple[list[str], int]:
     """Title and legend; and where the rest begins."""
+    entries = [(name, colour_of(kind)) for kind, name in enumerate(legend)]
+    return _headed(title, entries, shapes.swatch)
+
+
+def _headed(
+    title: str, entries: Sequence[Entry], sign: Callable[[float, float, Any], str]
+) -> tuple[list[str], int]:
     parts = [f'<text x="{LEFT}" y="20" font-weight="600">{escape(title)}</text>']
-    if not legend:
+    if not entries:
         return parts, TITLE_HEIGHT
-    entries = [(name, colours[kind % len(colours)]) for kind, name in enumerate(legend)]
     rows = legend_rows(WIDTH - LEFT - RIGHT, entries)
     for number, row in enumerate(rows):
-        parts += legend_row(LEFT, 41 + LEGEND_HEIGHT * number, row)
+        parts += legend_row(LEFT, 41 + LEGEND_HEIGHT * number, row, sign)
     return parts, TITLE_HEIGHT + 38 + LEGEND_HEIGHT * (len(rows) - 1)
 
 

@@ -2,24 +2,40 @@
 
 Positions in pixels become SVG elements as text; `document` makes a standalone file of them, without
 scripts or fonts of its own. All pictures share one width, one set of colours and one way to write,
-so a reader learns them once. Neighbouring colours differ in lightness too, for readers who see few
-colours. Read next: `charts.py`, `svg.py`.
+so a reader learns them once. Neighbouring colours differ in lightness too, and curves in the marks
+at their points or in their dashes, for readers who see few colours. Read next: `charts.py`,
+`svg.py`.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from itertools import groupby
+from typing import Any
 from xml.sax.saxutils import escape
 
 Point = tuple[float, float]  # (x, y) in pixels
+Entry = tuple[str, Any]  # a name of a legend, and what its sign is drawn of: a colour, say
 WIDTH = 960
 STYLE = "font-family:system-ui,sans-serif;font-size:12px;fill:#222"
 #: Kinds of pieces, and curves in their order; then those of curves where there are more.
 COLOURS = ("#3b6fb6", "#c05a2b", "#3f8f5f", "#8a6fb0", "#b8860b", "#7a7a7a")
 CURVE_COLOURS = (*COLOURS, "#17becf", "#6b2d5c", "#d98cb3")
 EMPTY, AXIS, LIMIT = "#f3f3f3", "#888", "#b00020"
+#: Corners of the marks of curves, in their order, around (0, 0); the first is a circle.
+MARKS: Sequence[Sequence[Point]] = (
+    (),
+    ((-0.9, -0.9), (0.9, -0.9), (0.9, 0.9), (-0.9, 0.9)),
+    ((0, -1.3), (1.2, 0.9), (-1.2, 0.9)),
+    ((0, -1.4), (1.1, 0), (0, 1.4), (-1.1, 0)),
+    ((0, 1.3), (1.2, -0.9), (-1.2, -0.9)),
+    ((-0.4, -1.3), (0.4, -1.3), (0.4, -0.4), (1.3, -0.4), (1.3, 0.4), (0.4, 0.4), (0.4, 1.3),
+     (-0.4, 1.3), (-0.4, 0.4), (-1.3, 0.4), (-1.3, -0.4), (-0.4, -0.4)),
+    ((-1.1, -1.1), (1.1, -1.1), (-1.1, 1.1), (1.1, 1.1)),
+    ((-1.3, 0), (-0.4, -0.5), (0, -1.4), (0.4, -0.5), (1.3, 0), (0.4, 0.5), (0, 1.4), (-0.4, 0.5)),
+    ((-1.3, -1.2), (0.9, 0), (-1.3, 1.2)),
+)  # fmt: skip
 LETTER_WIDTH = 6.6
 DASHES = "6 4"
 _MOST_TICKS = 8
@@ -51,6 +67,16 @@ def line(start: Point, end: Point, colour: str, *, dashed: bool = False) -> str:
     return f'<line {ends} stroke="{colour}"{dash}/>'
 
 
+def mark(kind: int, x: float, y: float, radius: float, colour: str, tip: str = "") -> str:
+    """The mark of a curve's points, by number; `tip` is shown where the pointer rests."""
+    title = f"<title>{escape(tip)}</title>" if tip else ""
+    corners = MARKS[kind % len(MARKS)]
+    if not corners:
+        return f'<circle cx="{x:.1f}" cy="{y:.1f}" r="{radius}" fill="{colour}">{title}</circle>'
+    ends = " ".join(f"{x + radius * right:.1f},{y + radius * down:.1f}" for right, down in corners)
+    return f'<polygon points="{ends}" fill="{colour}">{title}</polygon>'
+
+
 def words(x: float, y: float, text: str, anchor: str) -> str:
     """A line of text; `anchor` says which part of it is at x: "start", "middle" or "end"."""
     return f'<text x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}">{escape(text)}</text>'
@@ -66,26 +92,36 @@ def limit(left: float, right: float, y: float, name: str) -> str:
     return line((left, y), (right, y), LIMIT, dashed=True) + name
 
 
-def legend_row(x: float, y: float, entries: Sequence[tuple[str, str]]) -> list[str]:
-    """(name, colour) after each other, from x to the right."""
+def swatch(x: float, y: float, colour: str) -> str:
+    """The sign of a colour in a legend, before words whose line is at y."""
+    return box(x, y - 10, 12, 12, colour)
+
+
+def legend_row(
+    x: float, y: float, entries: Sequence[Entry],
+    sign: Callable[[float, float, Any], str] = swatch,
+) -> list[str]:  # fmt: skip
+    """Names behind their signs, after each other, from x to the right.
+
+    Args:
+        sign: draws one, 12 pixels wide; by default signs are colours.
+    """
     parts = []
-    for name, colour in entries:
-        parts += [box(x, y - 10, 12, 12, colour), words(x + 17, y, name, "start")]
+    for name, shown in entries:
+        parts += [sign(x, y, shown), words(x + 17, y, name, "start")]
         x += _legend_width(name)
     return parts
 
 
-def legend_rows(
-    width: float, entries: Sequence[tuple[str, str]]
-) -> list[Sequence[tuple[str, str]]]:
-    """(name, colour) in as many rows as a width takes; one that is wider has a row of its own."""
-    rows: list[list[tuple[str, str]]] = [[]]
+def legend_rows(width: float, entries: Sequence[Entry]) -> list[Sequence[Entry]]:
+    """Entries in as many rows as a width takes; one that is wider has a row of its own."""
+    rows: list[list[Entry]] = [[]]
     taken = 0.0
-    for name, colour in entries:
+    for name, shown in entries:
         if rows[-1] and taken + _legend_width(name) > width:
             rows.append([])
             taken = 0.0
-        rows[-1].append((name, colour))
+        rows[-1].append((name, shown))
         taken += _legend_width(name)
     return [*rows]
 

@@ -242,7 +242,7 @@ class _CalibrationFile(msgspec.Struct):
 
 _CALIBRATION = FileKind(
     _CalibrationFile, "is not a calibration of this library", "OOC-105",
-    "`ooctrain calibrate` writes one, docs/howto/machine.md shows its form; or name a preset",
+    "`ooctrain calibrate` writes one, `ooctrain docs howto/machine` shows its form; or a preset",
 )  # fmt: skip
 
 

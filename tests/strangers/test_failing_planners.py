@@ -287,6 +287,63 @@ def test_where_all_fail_the_status_says_so(compared: Callable[..., Any]) -> None
     assert "no network of mine" in rows[0]["error"]
 
 
+def test_what_is_no_step_has_a_row_and_the_others_are_compared(
+    compared: Callable[..., Any], capsys: pytest.CaptureFixture[str]
+) -> None:
+    Path("any.py").write_text(
+        "from ooctrain import nn\n"
+        "def net(): return nn.Sequential(nn.AdaptiveAvgPool2d(4), nn.Flatten(), nn.Linear(48, 3))\n"
+    )
+    words = "any.py:net", "--image-size", "8,32", "--batch", "4", "--planner", "lru"
+    status, rows = compared(*words)
+    assert status == 0
+    small = [row for row in rows if row["error"]]
+    assert [(row["model"], row["image_size"]) for row in small] == [("lenet", 8)]
+    assert small[0]["error"].startswith("[OOC-110]")
+    assert [row["feasible"] for row in rows] == [False, True, True, True]
+    assert Path("n.svg").read_text().count("<svg") >= 1
+    assert "images of 8" in capsys.readouterr().out
+    Path("n.csv").unlink()
+    small_ones = ["--image-size", "8", "--budget", "50%", "--planner", "lru", "--jobs", "1"]
+    assert main(["compare", "lenet", *small_ones, "--csv", "n.csv"]) == 2
+    assert not Path("n.csv").exists(), "where there is no step at all"
+
+
+#: Allocators that fail when they are made, and when they are asked.
+ALLOCATORS = """
+from ooctrain.alloc.best_fit import BestFit
+
+class Made(BestFit):
+    name = "made"
+    def __init__(self, memory): raise KeyError("x")
+
+class Asked(BestFit):
+    name = "asked"
+    def allocate(self, nbytes, tag=""): return 1 / 0
+"""
+
+
+def test_where_one_allocator_fails_the_others_are_replayed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "own.py").write_text(ALLOCATORS, encoding="utf-8")
+    monkeypatch.chdir(tmp_path)
+    usual = ["lenet", "--batch", "4", "--budget", "60%", "--planner", "lru"]
+    assert main(["plan", *usual, "--allocation-log", "log.jsonl"]) == 0
+    words = ["replay", "log.jsonl", "--json", "n.json", "--picture", "n.svg", "--allocator"]
+    assert main([*words, "best-fit,own.py:Made,own.py:Asked,va"]) == 0
+    rows = json.loads(Path("n.json").read_text())["rows"]
+    assert [row["error"] is None for row in rows] == [True, False, False, True]
+    assert all("OOC-115" in row["error"] for row in rows[1:3])
+    assert rows[3]["served"] > 0
+    assert Path("n.svg").is_file()
+    assert "own.py:Asked is left out" in capsys.readouterr().out
+    for alone in ("own.py:Made", "own.py:Made,own.py:Asked"):
+        assert main([*words, alone]) == 1
+        assert "own.py, line" in capsys.readouterr().err
+    assert main([*words, "va,no-such-one"]) == 2
+
+
 @pytest.mark.slow
 def test_they_fail_in_processes_of_their_own_too(compared: Callable[..., Any]) -> None:
     status, rows = compared("--batch", "16", "--planner", "own.py:Raises,lru", "--jobs", "2")

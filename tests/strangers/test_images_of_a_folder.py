@@ -314,7 +314,7 @@ def test_hidden_files_and_folders_are_no_data(litter, split, tmp_path):
         (top / ".git").mkdir()
     for train in (True, False):
         found = data.load(str(top), train=train, image_size=8)
-        assert found.class_names == ["ape", "bee"]
+        assert found.classes == ["ape", "bee"]
         assert all(litter not in str(path) for path, _ in found.files)
         assert {label for _, label in found.files} == {0, 1}
 

@@ -115,3 +115,63 @@ def test_training_says_which_number_it_took(
 ) -> None:
     assert main(["train", own("grey"), "--data", "digits", "--batch", "32", "--steps", "1"]) == 0
     assert "10, as digits has" in capsys.readouterr().out
+
+
+# --- the first layers: --stem says, else the size of the images, and the header says which
+
+
+STEMMED = """
+from ooctrain import nn
+def net(num_classes=3, stem="none"):
+    channels = {"cifar": 4, "imagenet": 6}[stem]
+    layers = nn.Conv2d(3, channels, 3), nn.AdaptiveAvgPool2d(1), nn.Flatten()
+    return nn.Sequential(*layers, nn.Linear(channels, num_classes))
+"""
+
+
+@pytest.mark.parametrize("size", [64, 65])
+def test_a_stem_is_that_which_is_said_else_the_one_for_the_size(
+    size: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+
+    def planned(*words: str) -> tuple[tuple[int, float], str]:
+        usual = ["resnet18", "--batch", "1", "--image-size", str(size), "--planner", "keep-all"]
+        assert main(["plan", *usual, "--json", "p.json", *words]) == 0
+        found = json.loads(Path("p.json").read_text())
+        return (found["incore_peak_bytes"], found["compute_us"]), capsys.readouterr().out
+
+    shown = {stem: planned("--stem", stem, "--classes", "10") for stem in ("cifar", "imagenet")}
+    usual = "cifar" if size <= 64 else "imagenet"
+    numbers, out = planned("--classes", "10")
+    assert numbers == shown[usual][0]
+    assert ("cifar, for small images of 64 x 64" in out) == (size <= 64)
+    assert shown["cifar"][0] != shown["imagenet"][0]
+    for stem, (_, said) in shown.items():
+        assert f"{stem}, as --stem says" in said
+
+
+def test_a_stem_is_given_to_a_function_that_takes_one_and_refused_otherwise(
+    own: Callable[[str], str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "two.py").write_text(STEMMED, encoding="utf-8")
+    words = ["--batch", "2", "--image-size", "32", "--stem", "imagenet"]
+    assert main(["plan", f"{tmp_path / 'two.py'}:net", *words]) == 0
+    assert "imagenet, as --stem says" in capsys.readouterr().out
+    for name in (own("three"), own("keywords")):
+        assert main(["plan", name, *words]) == 2
+        assert "OOC-106" in capsys.readouterr().err
+
+
+def test_weights_for_the_other_stem_are_met_with_that_stem(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path, own = str(tmp_path / "w.safetensors"), str(tmp_path / "own.safetensors")
+    usual = ["train", "resnet18", "--data", "digits", "--batch", "2", "--steps", "1", "--weights"]
+    # With another number of classes too, as torchvision's files have it.
+    oc.save(oc.models.build("resnet18", 100, "imagenet").state_dict(), path)
+    assert main([*usual, path]) == 2
+    assert "likely fix: --stem imagenet" in capsys.readouterr().err
+    oc.save(oc.models.build("resnet18", 100, "cifar").state_dict(), own)
+    assert main([*usual, own]) == 2  # the stem is right, the classes are not
+    assert "--stem" not in capsys.readouterr().err

@@ -59,7 +59,7 @@ def test_classes_are_called_alike_in_either_spelling(tmp_path):
         put(tmp_path, f"{part}/{name}/1.png", f"{part}/bar/1.png")
     for train in (True, False):
         found = data.image_folder(tmp_path, train, 4)
-        assert found.class_names == ["bar", "caf\u00e9"]
+        assert found.classes == ["bar", "caf\u00e9"]
         assert [label for _, label in found.files] == [0, 1]
         assert len(found[1][0]) == 3
 
@@ -105,7 +105,7 @@ def test_a_class_without_an_image_on_one_side_is_named_in_one_line(tmp_path):
             part = data.image_folder(tmp_path, train, 4)
         assert len(told) == 1
         assert "\n" not in str(told[0].message)
-        assert part.class_names == ["ape", "bee", "cow", "dog"]
+        assert part.classes == ["ape", "bee", "cow", "dog"]
         assert len({label for _, label in part.files}) == 3
 
 
@@ -134,7 +134,7 @@ def test_parts_are_found_under_their_usual_names(train, test, tmp_path):
     put(tmp_path, *(f"{train}/{name}/{i}.png" for name in "ab" for i in range(5)))
     put(tmp_path, *(f"{test}/{name}/{i}.png" for name in "ab" for i in range(3)))
     assert [len(part) for part in dealt(tmp_path)] == [10, 6]
-    assert data.image_folder(tmp_path, True, 4).class_names == ["a", "b"]
+    assert data.image_folder(tmp_path, True, 4).classes == ["a", "b"]
 
 
 def test_a_folder_train_alone_is_trained_on_and_nothing_is_tested(tmp_path):
@@ -147,7 +147,7 @@ def test_a_folder_train_alone_is_trained_on_and_nothing_is_tested(tmp_path):
 
 def test_train_may_be_a_thing_that_is_told_from_others(tmp_path):
     put(tmp_path, *(f"{name}/{i}.png" for name in ("bus", "train") for i in range(30)))
-    assert data.image_folder(tmp_path, True, 4).class_names == ["bus", "train"]
+    assert data.image_folder(tmp_path, True, 4).classes == ["bus", "train"]
 
 
 def test_a_folder_train_without_classes_is_named(tmp_path):

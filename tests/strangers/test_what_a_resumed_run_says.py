@@ -337,3 +337,35 @@ def test_a_schedule_of_the_users_own_goes_on_from_its_state(train, tmp_path):
     status, _, out, _ = train(*words, "--epochs", 3, "--steps", 4, "--resume", run)
     assert (status, notes(out)) == (0, 1)
     assert load(run).run.schedule["lr"] == rate
+
+
+# --- another learning rate
+
+
+@pytest.mark.parametrize("schedule", quick(["constant", "cosine", "onecycle", "step"], 2))
+def test_another_learning_rate_counts_from_there_on(schedule, train, tmp_path):
+    def go(name: str, steps: int, *more: object):
+        path = tmp_path / f"{name}.safetensors"
+        words = ["--data", "digits", "--batch", 16, "--lr-schedule", schedule, "--epochs", 1]
+        begin = ["--resume" if path.exists() else "--checkpoint", path]
+        found = train(*words, "--steps", steps, *begin, *more)
+        return found, load(path).run
+
+    go("plain", 2, "--lr", 0.05)
+    (status, before, _, _), plain = go("plain", 4, "--lr", 0.05)
+    assert status == 0
+    go("lower", 2, "--lr", 0.05)
+    (status, numbers, out, _), run = go("lower", 4, "--lr", 0.01)
+    assert (status, notes(out)) == (0, 1)
+    assert "the learning rate was 0.05, and is 0.01" in out
+    for found, usual in zip(run.schedule["lr"], plain.schedule["lr"], strict=True):
+        assert math.isclose(found, usual / 5)
+    assert numbers["losses"][:3] == before["losses"][:3]
+    assert numbers["losses"][3] != before["losses"][3]
+    for more, said in ((["--lr", 0.01], 0), (["--lr", 0.05], 1)):  # told once, and again
+        (status, _, out, _), run = go("lower", 5, *more)
+        assert (status, notes(out)) == (0, said)
+    assert run.history["rates"] == [0.05, 0.01]
+    (status, numbers, _, _), _ = go("lower", 6, "--lr", 0.01, "--verify")
+    assert status == 2
+    assert "another learning rate" in numbers["error"]

@@ -232,6 +232,38 @@ def finish_with_n_minus_1(state, count):
     return mean, variance * count / (count - 1)
 
 
+@kernel("void(f4[::1], f4[::1])", threads=32)
+def add_ten(x, y):
+    i = cuda.threadIdx.x
+    y[i] = x[i] + float32(10)
+
+
+@kernel("void(f4[::1], f4[::1])", threads=32)
+def add_ten_to_one(x, y):
+    if cuda.threadIdx.x == 0:
+        y[0] = x[0] + float32(10)
+
+
+@kernel("void(f4[::1], f4[::1], f4[::1])", threads=64)
+def add_with_a_guard(a, b, y):
+    i = cuda.threadIdx.x
+    if i < 50:
+        y[i] = a[i] + b[i]
+
+
+@kernel("void(f4[::1], f4[::1], f4[::1])", threads=64)
+def add_without_a_guard(a, b, y):
+    i = cuda.threadIdx.x
+    y[i] = a[i] + b[i]
+
+
+@kernel("void(f4[::1], f4[::1], f4[::1])", threads=64)
+def add_with_an_early_guard(a, b, y):
+    i = cuda.threadIdx.x
+    if i < 49:
+        y[i] = a[i] + b[i]
+
+
 @kernel("void(f4[::1], f4[::1])", threads=128)
 def copy(x, y):
     i = cuda.blockIdx.x * 128 + cuda.threadIdx.x
@@ -473,7 +505,8 @@ SOLUTIONS = {
     "a1": A1, "a2": A2, "a3": A3, "a4": A4, "a5": A5, "a6": A6,
     "b1": choose, "b2": give_back, "b3": (map_pages, unmap_pages, translate), "b4": pack,
     "c1": frontier, "c2": kept, "c3": gather, "c4": (carry, finish),
-    "d1": copy, "d2": transpose, "d3": add_all, "d4": convolve,
+    "d1": add_ten, "d2": add_with_a_guard, "d3": copy, "d4": transpose, "d5": add_all,
+    "d6": convolve,
     "e1": mul_gradient, "e2": ({"grad_x": grad_x, "grad_w": grad_w}, conv_gradient),
     "e3": (norm_functions(norm_grad_x), norm_gradient),
     "f1": allocator_law, "f2": tile_law, "f3": gradient_law,
@@ -502,11 +535,14 @@ WRONG = [
     ("c3", gather_as_forward, "dx["),
     ("c4", (carry_sums_of_bands, finish), "has other bits in bands of"),
     ("c4", (carry, finish_with_n_minus_1), "the variance of channel 0"),
-    ("d1", copy_without_a_guard, "thread 104 of block (7, 0) reads x[1000]"),
-    ("d2", transpose_unpadded, "right, but not there yet: bank conflicts"),
-    ("d2", transpose_without_a_tile, "right, but not there yet: sectors"),
-    ("d3", add_all_in_a_race, "race"),
-    ("d4", convolve_turned, "y[0, 0, 0] is"),
+    ("d1", add_ten_to_one, "y[1] is never written"),
+    ("d2", add_without_a_guard, "thread 50 of block (0, 0) reads a[50]"),
+    ("d2", add_with_an_early_guard, "y[49] is never written"),
+    ("d3", copy_without_a_guard, "thread 104 of block (7, 0) reads x[1000]"),
+    ("d4", transpose_unpadded, "right, but not there yet: bank conflicts"),
+    ("d4", transpose_without_a_tile, "right, but not there yet: sectors"),
+    ("d5", add_all_in_a_race, "race"),
+    ("d6", convolve_turned, "y[0, 0, 0] is"),
     ("e1", mul_gradient_swapped, "the gradient of a at [0, 0]"),
     ("e1", lambda t, a, b, y, dy: dy, "returns 2 names"),
     ("e2", ({"grad_x": lambda dy, w: grad_x(dy, w[:, :, ::-1]), "grad_w": grad_w}, conv_gradient),

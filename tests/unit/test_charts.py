@@ -96,6 +96,8 @@ def radii(svg):
     """{curve: radii of its points}."""
     found = {}
     for circle in ElementTree.fromstring(svg).iter(f"{SVG}circle"):
+        if circle.find(f"{SVG}title") is None:
+            continue  # of the legend
         name = circle.find(f"{SVG}title").text.partition(":")[0]
         found.setdefault(name, []).append(float(circle.get("r")))
     return found
@@ -103,10 +105,10 @@ def radii(svg):
 
 def test_a_point_that_others_cover_is_a_ring_around_them():
     curves = [
-        Curve("below", [(0, 1), (1, 5), (2, None), (3, 2)]),
-        Curve("middle", [(0, 1), (1, 5), (3, 9)]),
+        Curve("below", [(0, 1), (1, 5), (2, None), (3, 2)], kind=0),
+        Curve("middle", [(0, 1), (1, 5), (3, 9)], kind=0),
         Curve("bound", [(0, 1), (3, 2)], dashed=True),
-        Curve("top", [(1, 5), (3, 9.001)]),
+        Curve("top", [(1, 5), (3, 9.001)], kind=0),
     ]
     found = radii(curves_svg("t", curves, axes=("x", "y")))
     seen, step = found["top"][0], found["middle"][1] - found["top"][0]
@@ -116,6 +118,35 @@ def test_a_point_that_others_cover_is_a_ring_around_them():
         "middle": [seen, seen + step, seen + step],
         "top": [seen, seen],
     }
+
+
+def outline(element):
+    """The form of an element without place, size and colour."""
+    ends = [tuple(map(float, p.split(","))) for p in element.get("points", "").split()]
+    if not ends:
+        return element.tag, element.get("stroke-dasharray")
+    x, y = (sum(column) / len(ends) for column in zip(*ends, strict=True))
+    return tuple((round((a - x) / 4, 1), round((b - y) / 4, 1)) for a, b in ends)
+
+
+@given(st.integers(1, 9), st.integers(0, 4))
+def test_curves_can_be_told_apart_without_colours_and_the_legend_has_their_signs(many, dashed):
+    """Of up to nine curves with points and four limits."""
+    curves = [Curve(f"points {n}", [(0, 100 * n), (1, 100 * n)]) for n in range(many)]
+    curves += [Curve(f"limit {n}", [(0, 0), (1, n)], dashed=True) for n in range(dashed)]
+    drawn = ElementTree.fromstring(curves_svg("t", curves, axes=("x", "y")))
+    marks = [e for e in drawn if e.tag in (f"{SVG}circle", f"{SVG}polygon")]
+    plotted = [e for e in marks if e.find(f"{SVG}title") is not None]
+    assert len(plotted) == 2 * many
+    assert len({outline(mark) for mark in plotted}) == many
+    assert [outline(e) for e in marks if e not in plotted] == [
+        outline(e) for e in plotted[::2]
+    ]  # in the legend, in the order of the curves
+    lines = [e.get("stroke-dasharray") for e in drawn.iter(f"{SVG}polyline")]
+    assert lines[:many] == [None] * many
+    assert len(set(lines[many:])) == dashed
+    signs = [e.get("stroke-dasharray") for e in drawn.iter(f"{SVG}line")]
+    assert signs[: many + dashed] == lines
 
 
 def test_more_is_higher():

@@ -166,10 +166,10 @@ def test_resuming_from_nowhere_makes_no_folder(run, tmp_path):
 def test_another_run_s_checkpoint_is_refused_with_the_setting_named(run, tmp_path):
     path = str(tmp_path / "run.safetensors")
     assert run("--steps", "1", "--checkpoint", path)[0] == 0
-    status, numbers, _, err = run("--steps", "2", "--resume", path, "--lr", "0.5")
+    status, numbers, _, err = run("--steps", "2", "--resume", path, "--batch", "8")
     assert status == 1
-    assert "another lr" in err
-    assert "another lr" in numbers["error"]
+    assert "another batch" in err
+    assert "another batch" in numbers["error"]
     assert "Traceback" not in err
 
 

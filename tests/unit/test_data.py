@@ -259,7 +259,7 @@ def test_folders_of_images_are_read_and_broken_ones_named(tmp_path):
     assert len(train) + len(test) == 50
     assert {path for path, _ in train.files}.isdisjoint(path for path, _ in test.files)
     assert train[0][0].shape == (3, 8, 8)
-    assert train.class_names == ["ape", "bee"]
+    assert train.classes == ["ape", "bee"]
     train.files[0][0].write_bytes(b"no image")
     with pytest.raises(DataFormatError, match="not a readable image"):
         train.take(np.arange(2))

@@ -145,7 +145,7 @@ def test_the_command_prints_draws_and_writes(small, tmp_path, capsys):
     arguments = ["--quick", "--physical", "1GiB", "--figure", str(figure), "--json", str(numbers)]
     assert main(["reproduce", "fragmentation", *arguments]) == 0
     shown = capsys.readouterr().out
-    for words in ("usable", "largest batch", "Chunk sizes", "docs/papers.md"):
+    for words in ("usable", "largest batch", "Chunk sizes", "ooctrain docs papers"):
         assert words in shown
     assert ElementTree.fromstring(figure.read_text()).tag.endswith("svg")
     found = json.loads(numbers.read_text())

@@ -39,10 +39,10 @@ from ooctrain.cli.run.run_record import EpochEnd, RunOptions, RunRecord, Trainin
 from ooctrain.cli.run.train_rows import plan_rows, summary_rows, task_rows
 from ooctrain.cli.schedules import SCHEDULES, RunLength, depends_on_the_end, find_schedule
 from ooctrain.cli.workload import (
-    classes_rows,
     find_machine,
     host_rows,
     make_task,
+    network_rows,
     parse_rate,
     split_rows,
     written_rows,
@@ -148,7 +148,7 @@ def test_rows_before_the_first_step():
     stochastic = replace(WORKLOAD, split="depth=0.5,grid=2x2,stochastic")
     rows += said(split_rows(make_task(stochastic)))
     rows += said(split_rows(make_task(replace(stochastic, split="depth=0.5,grid=2x1"))))
-    rows += said(classes_rows(make_task(WORKLOAD), WORKLOAD))
+    rows += said(network_rows(make_task(WORKLOAD), WORKLOAD))
     known.check_rows("commands", "rows before", rows)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from pathlib import Path
 
@@ -51,6 +52,18 @@ def test_all_that_a_lesson_needs_is_copied_as_it_is(tmp_path):
     for kind in ("*.py", "*.toml", "*.md", "*.gz"):
         there = {path.relative_to(FOLDER).as_posix() for path in FOLDER.rglob(kind)}
         assert there <= set(copied)
+
+
+def test_notebooks_are_copied_beside_their_scripts_where_they_are_asked_for(tmp_path, capsys):
+    assert main(["tutorials", "copy", str(tmp_path), "--notebooks"]) == 0
+    assert "00_tour.ipynb" in capsys.readouterr().out
+    for lesson in lessons():
+        path = tmp_path / lesson.path
+        if lesson.kind in ("tutorial", "puzzle"):
+            book = json.loads(path.with_suffix(".ipynb").read_text(encoding="utf-8"))
+            assert book["nbformat"] == 4
+            assert len(book["cells"]) > 2
+    assert main(["tutorials", "copy", str(tmp_path), "--notebooks"]) == 2
 
 
 def test_every_link_in_a_copy_leads_to_a_file_of_it(tmp_path):

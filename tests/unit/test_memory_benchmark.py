@@ -92,7 +92,7 @@ def test_a_panel_for_each_network_and_torch_in_its_faster_layout():
     disk = disk_row("ours, device 25% with the disk", 300.0, 1.4, 250.0)
     picture = panels_svg([with_rows(disk), FOUND, FOUND])
     assert picture.count("resnet18, batch 4, 32 px") == 3
-    assert picture.count("<circle") == 6 + 5 + 5
+    assert picture.count("<title>") == 6 + 5 + 5
     assert list(curves_of(with_rows(disk)))[-1] == "ours with the disk"
     assert all("NCHW" not in name for curve in curves_of(FOUND).values() for _, name in curve)
 

@@ -355,7 +355,7 @@ def test_a_file_of_another_framework_is_told_how_its_network_comes_here(name, ki
     with pytest.raises(ConfigError, match=f"does not read {kind}") as caught:
         models.build(name)
     assert caught.value.code == "OOC-106"
-    for way in ("--torch file.py:function", "--weights FILE.safetensors", "docs/start.md"):
+    for way in ("--torch file.py:function", "--weights FILE.safetensors", "docs howto/weights"):
         assert way in caught.value.fix
 
 

@@ -26,7 +26,7 @@ from ooctrain.errors import ConfigError
 FOLDER = Path(__file__).parents[2] / "tutorials" / "puzzles"
 FILES = {path.name[:2]: path for path in sorted(FOLDER.glob("*.py"))}
 #: These compile kernels.
-LONG = ("d2", "d3", "d4")
+LONG = ("d4", "d5", "d6")
 NAMES = [pytest.param(name, marks=pytest.mark.slow if name in LONG else ()) for name in SOLUTIONS]
 WRONG_ONES = [
     pytest.param(*case, marks=pytest.mark.slow if case[0] in LONG else (), id=f"{n}-{case[0]}")

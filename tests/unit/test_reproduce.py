@@ -136,7 +136,7 @@ def reproduced(name: str, tmp_path: Path, capsys, *options: str) -> tuple[str, d
     assert main(["reproduce", name, *arguments]) == 0
     assert ElementTree.fromstring(figure.read_text()).tag.endswith("svg")
     shown, found = capsys.readouterr().out, json.loads(numbers.read_text())
-    (section,) = re.findall(r'docs/papers.md, section\s+"(.*)"', " ".join(shown.split()))
+    (section,) = re.findall(r'docs papers`, section\s+"(.*)"', " ".join(shown.split()))
     assert f"\n### `{section}`" in (ROOT / "docs" / "papers.md").read_text(encoding="utf-8")
     assert set(found) <= documented(name)
     return shown, found

@@ -1,4 +1,4 @@
-"""Planted bugs of what users bring: image files, folders, paths, bytes, states of schedules.
+"""Planted bugs of what users bring, and of what they see: image files, folders, paths, curves.
 
 `BUGS` is {name: (the law that must break, a function that plants the bug)}; each passes where files
 are what a tidy program writes. Read next: `test_stranger_bugs.py`.
@@ -17,10 +17,11 @@ from ooctrain.engine import fingerprint, state_dicts, tensor
 from ooctrain.execution import checkpoint
 from ooctrain.nn import named_losses
 from ooctrain.optim.schedules import one_cycle, plateau, scheduler
+from ooctrain.report import charts, shapes
 from ooctrain.step import arguments, user_values
 
 Plant = Callable[[pytest.MonkeyPatch], None]
-EXIF, SIDES, BEST = "turned.jpg", "sides", "best"
+EXIF, SIDES, BEST, CURVES = "turned.jpg", "sides", "best", "curves"
 
 
 def _in_picture(name: str, piece: str, wrong: str) -> Plant:
@@ -54,6 +55,10 @@ BUGS: dict[str, tuple[str, Plant]] = {
         "moves nothing", _in_folder(
             "_split", "is_for_testing(path.relative_to(top).as_posix())",
             "(files.index((path, label)) % 5 == 0)")),
+    "one mark for all curves": (
+        CURVES, lambda patch: plant(patch, shapes, "mark", "kind % len(MARKS)", "0")),
+    "one dash for all limits": (
+        CURVES, lambda patch: plant(patch, charts, "_looks", "next(dashes)", "DASHES[0]")),
     "a link is replaced": (
         "links", lambda patch: plant(
             patch, checkpoint, "place_of", "if found.is_symlink()", "if False")),

@@ -15,7 +15,8 @@ from strangers import test_schedules_that_count_steps as SCHEDULES
 from strangers import test_split_of_a_folder as SPLIT
 from strangers import test_state_dicts_that_people_have as STATES
 from strangers import test_targets as TARGETS
-from zoo.stranger_bugs import BEST, BUGS, SIDES
+from unit import test_charts as CHARTS
+from zoo.stranger_bugs import BEST, BUGS, CURVES, SIDES
 
 import ooctrain as oc
 from ooctrain import functional as F
@@ -37,6 +38,9 @@ def the_law(name: str, tmp_path: Path) -> None:
 
 LAWS = {
     SIDES: lambda _: SPLIT.test_sides_are_those_of_always(),
+    CURVES: lambda _: (
+        CHARTS.test_curves_can_be_told_apart_without_colours_and_the_legend_has_their_signs()
+    ),
     "moves nothing": SPLIT.test_what_is_added_or_removed_moves_nothing_else,
     "links": lambda folder: _in(folder, PATHS.test_a_link_stays_and_what_it_points_to_is_written),
     "rights": lambda folder: PATHS.test_access_rights_are_kept(0o640, folder),

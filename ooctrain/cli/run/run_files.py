@@ -11,11 +11,12 @@ from __future__ import annotations
 import sys
 from collections.abc import Mapping
 from functools import partial
-from typing import Any
+from typing import Any, TypeGuard
 
 from ooctrain.cli.options import Workload
 from ooctrain.cli.run.run_record import RunOptions, TrainingRun
 from ooctrain.cli.schedules import SCHEDULES, depends_on_the_end
+from ooctrain.cli.workload import stem_that_takes
 from ooctrain.data import DataLoader, identity_of
 from ooctrain.data.data_sets import same_source
 from ooctrain.data.folder import ImageFolder
@@ -58,10 +59,13 @@ def _begin_with(run: TrainingRun, path: str) -> None:
             "--weights and --resume both say what the run begins with", code="OOC-106",
             fix="--resume alone goes on; --weights alone begins anew",
         )  # fmt: skip
+    state = weights.load(path)
     try:
-        run.task.model.load_state_dict(weights.load(path))
+        run.task.model.load_state_dict(state)
     except ConfigError as error:
         error.where = error.where or path
+        if stem := stem_that_takes(state, run.options.workload, run.task):
+            error.fix = f"--stem {stem}"
         raise
 
 
@@ -91,6 +95,7 @@ def save_run(run: TrainingRun, loader: DataLoader, schedule: LRScheduler) -> Non
             "data": _data_of(run),
             "epochs": run.record.lengths if _has_length(run) else [],
             "other_images": run.record.other_images,
+            "rates": run.record.rates or _rate_now(run),
         },
     )
     run.trainer.save(path, state)
@@ -134,6 +139,9 @@ def changes(run: TrainingRun, before: RunState | None, steps_per_epoch: int) -> 
         schedule = run.options.extent.lr_schedule
         how = "is stretched" if _stretches(run) else "goes on from its saved state"
         found.append(f"the schedule {schedule} {how}: it went over {saved} epochs, and now {now}")
+    rates, rate = _rates_before(run, before), _rate_now(run)
+    if rates and rate and rates[-1:] != rate and not is_over:
+        found.append(f"the learning rate was {rates[-1]:g}, and is {rate[0]:g} from here on")
     return [line for line in found if line]
 
 
@@ -148,7 +156,10 @@ def restore_run(
     saved = _saved_epochs(before)
     changed = run.record.other_images or saved != run.record.lengths[-1]
     stretched = saved is not None and changed and _stretches(run)
-    _restore(schedule, before.schedule, path, stretched=stretched)
+    rates, now = _rates_before(run, before), _rate_now(run)
+    factor = now[0] / rates[-1] if rates and now else 1.0
+    _restore(schedule, before.schedule, path, factor, stretched=stretched)
+    run.record.rates = rates if rates[-1:] == now else rates + now
     earlier = _lengths_before(run, before)
     run.record.lengths[:0] = earlier[:-1] if earlier[-1:] == run.record.lengths else earlier
     run.record.losses += _numbers(before.history.get("losses", []), "losses", path)
@@ -176,6 +187,12 @@ def expect_comparable(run: TrainingRun, before: RunState | None, steps_per_epoch
             numbers="on other images" if other_images else f"rates over {sorted(lengths)} epochs",
             fix="no --verify",
         )
+    rates = {*_rates_before(run, before), *_rate_now(run)}
+    if len(rates) > 1:
+        raise ConfigError(
+            "--verify cannot compare steps that were done with another learning rate",
+            numbers=f"rates {', '.join(f'{rate:g}' for rate in sorted(rates))}", fix="no --verify",
+        )  # fmt: skip
     earlier = _ranks_before(run, before)
     others = [n for n in earlier if n != _ranks_of(run)]
     if others:
@@ -265,12 +282,13 @@ def _config(run: TrainingRun) -> dict[str, object]:
 
 def _expected(run: TrainingRun, before: RunState) -> dict[str, object]:
     """What a saved run must have been: as this one, but that its schedule may have had another
-    length, its file may be older than the names of classes in it, and a folder of the same classes
-    may lie elsewhere now, or be called otherwise."""
+    length and learning rate, its file may be older than the names of classes in it, and a folder of
+    the same classes may lie elsewhere now, or be called otherwise."""
     own = _config(run)
     named = isinstance(before.config.get("classes"), list) and own["classes"] is not None
     same = named or same_source(str(before.config.get("data")), str(own["data"]))
     kept = ["epochs"] + ["data"] * same + ["classes"] * (not named)
+    kept += ["lr"] * (_is_rate(own["lr"]) and _is_rate(before.config.get("lr")))
     return own | {key: before.config.get(key) for key in kept}
 
 
@@ -280,14 +298,32 @@ def _ranks_before(run: TrainingRun, before: RunState) -> list[int]:
     return [int(n) for n in _numbers(before.history.get("ranks", []), "ranks", path)]
 
 
+def _rates_before(run: TrainingRun, before: RunState) -> list[float]:
+    """The learning rates that were typed for the steps before; files of old say the last alone."""
+    path, last = str(run.options.extent.resume_path), before.config.get("lr")
+    found = _numbers(before.history.get("rates", []), "rates", path)
+    return [float(rate) for rate in found] or ([last] if _is_rate(last) else [])
+
+
+def _rate_now(run: TrainingRun) -> list[float]:
+    """The learning rate; none where a class of the user's own has its own."""
+    rate = learning_rate(run.options.workload)
+    return [rate] if _is_rate(rate) else []
+
+
+def _is_rate(value: object) -> TypeGuard[float]:
+    return isinstance(value, float | int) and 0 < value <= LARGEST
+
+
 def _ranks_of(run: TrainingRun) -> int:
     return 1 if run.trainer.ranks is None else run.trainer.ranks.count
 
 
 def _restore(
-    schedule: LRScheduler, state: Mapping[str, Any], path: str, *, stretched: bool
+    schedule: LRScheduler, state: Mapping[str, Any], path: str, factor: float, *, stretched: bool
 ) -> None:
-    """The schedule and the learning rates in force; stretched: those of its new length."""
+    """The schedule and the learning rates in force, each times a factor; stretched: those of its
+    new length."""
     groups = schedule.optimizer.param_groups
     rates, first_rates = (_numbers(state.get(k), k, path) for k in ("lr", "base_lrs"))
     whole = isinstance(state.get("last_epoch"), int)
@@ -296,12 +332,13 @@ def _restore(
             f"the checkpoint's schedule {dict(state)} is not that of this run",
             fix="the --lr-schedule and --epochs that the run began with",
         )
+    state = {**state, "base_lrs": [rate * factor for rate in first_rates]}
     if stretched:
         schedule.load_state_dict({key: state[key] for key in ("base_lrs", "last_epoch")})
         return
     schedule.load_state_dict(state)
     for group, rate in zip(groups, rates, strict=True):
-        group["lr"] = rate
+        group["lr"] = rate * factor
 
 
 def _numbers(values: Any, what: str, path: str) -> list[float]:
@@ -335,6 +372,7 @@ def config_of(options: RunOptions) -> dict[str, object]:
         "crop": workload.crop,
         "pad": workload.pad or None,
         "flip": workload.flip or None,
+        "stem": workload.stem,
         "lr_schedule": extent.lr_schedule,
     }
 

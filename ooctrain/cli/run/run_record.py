@@ -71,6 +71,7 @@ class RunRecord:
         seen: {"train", "test": what the images are known by}, for a run with a checkpoint.
         other_images: whether some steps before a resume were done on other images.
         lengths: the epochs over which the learning rates went before a resume, then now.
+        rates: the learning rates typed before a resume, then now.
         watch: record of what the process holds; None where no memory was promised.
     """
 
@@ -94,6 +95,7 @@ class RunRecord:
     seen: dict[str, DataIdentity] = field(default_factory=dict)
     other_images: bool = False
     lengths: list[int] = field(default_factory=list)
+    rates: list[float] = field(default_factory=list)
     watch: MemoryWatch | None = None
 
 

@@ -15,11 +15,9 @@ from ooctrain.cli.options import Workload
 from ooctrain.cli.run.kept_promise import Rows, counted_rows
 from ooctrain.cli.run.run_record import RunRecord, TrainingRun, typical_us
 from ooctrain.cli.step_limits import promise_rows
-from ooctrain.cli.workload import Task, classes_rows, split_rows
-from ooctrain.data import Shape
+from ooctrain.cli.workload import Task, network_rows
 from ooctrain.execution.prepared_step import PreparedStep
 from ooctrain.machine.measured import profile_of_steps
-from ooctrain.models import MODELS, stem_for
 from ooctrain.report.text import placement, search_rows, share, tiling_rows
 from ooctrain.rewrite import keeps_bits
 from ooctrain.sched.bounds.closed import lower_bound
@@ -34,9 +32,7 @@ def task_rows(workload: Workload, task: Task) -> Rows:
     """What is trained: printed before anything that takes long."""
     return [
         ("training", f"{workload.model} on {workload.data}, batch {workload.batch}"),
-        *_stem_row(workload.model, task.shape),
-        *classes_rows(task, workload),
-        *split_rows(task),
+        *network_rows(task, workload),
     ]
 
 
@@ -47,7 +43,7 @@ def plan_rows(prepared: PreparedStep) -> Rows:
     name = plan.notes.get("chosen", plan.notes.get("planner", ""))
     return [
         ("in-core peak", format_bytes(peak)),
-        ("budget", f"{format_bytes(budget)}, {share(budget, peak)} of the in-core peak"),
+        ("budget", _budget_text(budget, peak)),
         *promise_rows(prepared.promise),
         *_measured_row(prepared),
         ("plan", f"{name}, {len(plan.schedule)} instructions"),
@@ -57,20 +53,19 @@ def plan_rows(prepared: PreparedStep) -> Rows:
     ]
 
 
+def _budget_text(budget: int, peak: int) -> str:
+    """A budget, and what it means for the step."""
+    if budget > peak:
+        return f"{format_bytes(budget)}, more than the in-core peak: nothing has to leave"
+    return f"{format_bytes(budget)}, {share(budget, peak)} of the in-core peak"
+
+
 def _measured_row(prepared: PreparedStep) -> Rows:
     """Why the same command may be planned otherwise next time."""
     if prepared.promise is None:
         return []
     said = "the process itself is measured at each start; where less is compiled already it holds "
     return [("", f"{said}more, and arena and plan may differ")]
-
-
-def _stem_row(model: str, shape: Shape) -> Rows:
-    """Which form of the network was built; those of one's own need not have two."""
-    if model not in MODELS:
-        return []
-    stem, size = stem_for(shape.height, shape.width), f"{shape.height} x {shape.width}"
-    return [("stem", f"{stem}, for {'small ' if stem == 'cifar' else ''}images of {size}")]
 
 
 def summary_rows(prepared: PreparedStep, run: TrainingRun, *, stopped: bool) -> Rows:

@@ -19,6 +19,8 @@ from pathlib import Path
 from typing import Any
 
 from ooctrain.course.grade import Grade, grade
+from ooctrain.course.notebooks import notebook, plain_cell
+from ooctrain.course.pages import without_dead_links
 from ooctrain.course.rubric import Rubric, name_of, read_rubric
 
 #: Cases into which Otter's points of one part are cut.
@@ -67,12 +69,14 @@ def parts_of(rubric: Rubric) -> dict[str, float]:
 def write_nbgrader(folder: Path, rubric: Rubric, seed: int) -> None:
     """Writes NAME.ipynb, to be put into nbgrader's source/NAME, and the assignment beside it."""
     name, file = rubric.folder.resolve().name, rubric.submission.partition(":")[0]
+    _copy(rubric, folder)
     handout = (rubric.folder / "README.md").read_text(encoding="utf-8")
+    handout = without_dead_links(handout, folder)
     stub = (rubric.folder / file).read_text(encoding="utf-8")
     cells = [
         _cell("handout", "markdown", handout),
         # No solution cell: nbgrader would release it without the stub.
-        _plain("your-file", "code", f"%%writefile {file}\n{stub}"),
+        plain_cell("your-file", "code", f"%%writefile {file}\n{stub}"),
     ]
     for number, (part, points) in enumerate(parts_of(rubric).items(), 1):
         source = (
@@ -82,16 +86,8 @@ def write_nbgrader(folder: Path, rubric: Rubric, seed: int) -> None:
             f'part_points("assignment", {file!r}, {part!r}, globals().get("SEED", 0))'
         )
         cells.append(_cell(f"part-{number}", "code", source, points=points))
-    notebook = {"cells": cells, "metadata": _KERNEL, "nbformat": 4, "nbformat_minor": 5}
-    _copy(rubric, folder)
-    text = json.dumps(notebook, indent=1) + "\n"
+    text = json.dumps(notebook(cells), indent=1) + "\n"
     (folder / f"{name}.ipynb").write_text(text, encoding="utf-8")
-
-
-_KERNEL = {
-    "kernelspec": {"display_name": "Python 3", "language": "python", "name": "python3"},
-    "language_info": {"name": "python"},
-}  # fmt: skip
 
 
 def _cell(name: str, kind: str, source: str, points: float | None = None) -> dict[str, Any]:
@@ -100,13 +96,7 @@ def _cell(name: str, kind: str, source: str, points: float | None = None) -> dic
         "schema_version": 3, "grade_id": name, "locked": True, "solution": False,
         "grade": points is not None, "task": False, **({"points": points} if points else {}),
     }  # fmt: skip
-    return {**_plain(name, kind, source), "metadata": {"nbgrader": nbgrader}}
-
-
-def _plain(name: str, kind: str, source: str) -> dict[str, Any]:
-    """A cell that nbgrader leaves as it is."""
-    cell: dict[str, Any] = {"id": name, "cell_type": kind, "metadata": {}, "source": source}
-    return cell if kind == "markdown" else {**cell, "execution_count": None, "outputs": []}
+    return {**plain_cell(name, kind, source), "metadata": {"nbgrader": nbgrader}}
 
 
 def write_otter(folder: Path, rubric: Rubric, seed: int) -> None:

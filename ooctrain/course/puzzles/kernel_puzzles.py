@@ -1,4 +1,4 @@
-"""Series d: kernels in the emulator. A copy, a transpose, a sum, a tile of a convolution.
+"""Series d: kernels in the emulator. From one line for 32 threads to a tile of a convolution.
 
 The answer is a `kernel`. The library's emulator runs it on the CPU, with the threads in ascending
 and in descending order, and refuses what a GPU leaves undefined: a race, a stray index, a barrier
@@ -16,6 +16,7 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache, partial
+from itertools import groupby
 from math import prod
 from types import FunctionType, ModuleType, SimpleNamespace
 from typing import Any
@@ -27,6 +28,7 @@ from ooctrain.report.charts import Piece, strips_svg
 
 # The tasks.
 
+MAPPED, GUARDED, GUARDS_THREADS = 32, 50, 64
 COPIED = 1000
 SIDE = 64
 SUMMED, SUM_THREADS = 1024, 128
@@ -86,26 +88,38 @@ def tasks() -> dict[str, KernelTask]:
     loads = tiles * (PIXELS_OF_TILE + FILTERS) * terms
     least = (IMAGE + 2) ** 2 * CHANNELS + FILTERS * terms
     tile_words = (PIXELS_OF_TILE + FILTERS) * TERMS_OF_TILE
-    copied = 2 * _sectors(COPIED)
+    mapped, guarded, copied = 2 * _sectors(MAPPED), 3 * _sectors(GUARDED), 2 * _sectors(COPIED)
     return {
         "d1": KernelTask(
+            (1, 1), MAPPED, lambda: {"x": whole_numbers(MAPPED)}, lambda x: x + 10,
+            (("sectors", lambda c, k: c.sectors, mapped, mapped),
+             ("busiest thread", lambda c, k: c.busiest, 2, 2)),
+        ),
+        "d2": KernelTask(
+            (1, 1), GUARDS_THREADS,
+            lambda: {"a": whole_numbers(GUARDED), "b": whole_numbers(GUARDED)[::-1]},
+            lambda a, b: a + b,
+            (("sectors", lambda c, k: c.sectors, guarded, guarded),
+             ("busiest thread", lambda c, k: c.busiest, 3, 3)),
+        ),
+        "d3": KernelTask(
             (-(-COPIED // 128), 1), 128, lambda: {"x": whole_numbers(COPIED)}, lambda x: x,
             (("sectors", lambda c, k: c.sectors, copied, copied),
              ("busiest thread", lambda c, k: c.busiest, 2, 2)),
         ),
-        "d2": KernelTask(
+        "d4": KernelTask(
             (SIDE // 32, SIDE // 32), 256, lambda: {"x": whole_numbers(SIDE, SIDE)},
             lambda x: x.T,
             (("sectors", lambda c, k: c.sectors, _sectors(moved), _sectors(moved)),
              ("bank conflicts", lambda c, k: c.conflicts, 0, 0)),
         ),
-        "d3": KernelTask(
+        "d5": KernelTask(
             (1, 1), SUM_THREADS, lambda: {"x": whole_numbers(SUMMED)},
             lambda x: x.sum(keepdims=True),
             (("busiest thread", lambda c, k: c.busiest, each + 3 * halvings + 3, each + halvings),
              ("bank conflicts", lambda c, k: c.conflicts, 0, 0)),
         ),
-        "d4": KernelTask(
+        "d6": KernelTask(
             (tiles, 1), PIXELS_OF_TILE * FILTERS,
             lambda: {"x": _padded_image(), "w": whole_numbers(FILTERS, WINDOW, WINDOW, CHANNELS)},
             convolved,
@@ -177,20 +191,36 @@ def _emulator() -> ModuleType:
 
 
 def accesses_picture(title: str, counts: Counts | None) -> str:
-    """The words that the first warp requests, access by access."""
+    """What the first warp requests, access by access, and what memory moves for it."""
     shown: Sequence[tuple[str, tuple[int, ...]]] = counts.accesses[:_SHOWN] if counts else ()
-    rows = [
-        (
-            what[:14],
-            [Piece(word, word + 1, f"word {word}", lane % 5) for lane, word in enumerate(w)],
-        )
-        for what, w in shown
-    ]
+    rows = [(what, [*_pieces(words, "shared" in what)]) for what, words in shown]
     extent = max((max(words) for _, words in shown), default=0) + 1
     return strips_svg(
         f"{title}: what the first warp requests", rows or [("no access", [])],
-        extent=extent, axis="word", legend=("sectors of 32 bytes", "and those between"),
+        extent=-(-extent // SECTOR_WORDS) * SECTOR_WORDS, axis="word",
+        legend=("sectors of 8 words, requested", "and those between", "shared memory",
+                "moved, and not requested"),
     )  # fmt: skip
+
+
+def _pieces(words: tuple[int, ...], shared: bool) -> Iterator[Piece]:
+    """Runs of words that an access requests, and below them the sectors that it moves; a word by
+    itself would be too narrow to be seen. Shared memory has no sectors.
+    """
+    within = (lambda word: 0) if shared else (lambda word: word // SECTOR_WORDS)
+    for sector, inside in groupby(sorted(set(words)), within):
+        first, wanted = sector * SECTOR_WORDS, [*inside]
+        if not shared and len(wanted) < SECTOR_WORDS:
+            yield Piece(first, first + SECTOR_WORDS, f"sector {sector}", 3)
+        for run in _runs(wanted):
+            text = f"word {run[0]}" if len(run) == 1 else f"words {run[0]} to {run[-1]}"
+            yield Piece(run[0], run[-1] + 1, text, 2 if shared else sector % 2)
+
+
+def _runs(numbers: Sequence[int]) -> Iterator[list[int]]:
+    """Ascending numbers, in pieces without a gap."""
+    for _, run in groupby(enumerate(numbers), lambda pair: pair[1] - pair[0]):
+        yield [number for _, number in run]
 
 
 # Counts of memory: sectors, bank conflicts, accesses of the busiest thread. The kernel's function
@@ -375,7 +405,7 @@ class _Cuda:
 
 
 TITLES = {
-    "d1": "A copy", "d2": "A transpose in tiles", "d3": "A sum without a race",
-    "d4": "A tile of a convolution",
+    "d1": "A map", "d2": "A guard", "d3": "A copy", "d4": "A transpose in tiles",
+    "d5": "A sum without a race", "d6": "A tile of a convolution",
 }  # fmt: skip
 PUZZLES = tuple(Puzzle(name, title, partial(judge, name)) for name, title in TITLES.items())

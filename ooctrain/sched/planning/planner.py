@@ -200,8 +200,8 @@ def expect_planner(planner: object) -> None:
         raise ConfigError(
             f"{type(planner).__name__}.plan does not take one question: {error}", code="OOC-108",
             fix="def plan(self, question): trace, budget_bytes, machine, granule, "
-            "host_budget_bytes, seed are attributes of the question; docs/howto/planner.md has an "
-            "adapter for planners that take them one by one",
+            "host_budget_bytes, seed are attributes of the question; `ooctrain docs howto/planner` "
+            "has an adapter for planners that take them one by one",
         ) from error  # fmt: skip
 
 

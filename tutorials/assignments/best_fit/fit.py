@@ -21,7 +21,7 @@ class Fit:
         self.base = memory.linear()
         self.books = Books(self.name, self.budget_bytes)
         self.top = 0  # behind the last block
-        self.holes = []  # (offset, end), ascending; so far nobody makes or fills one
+        self.holes = []  # (offset, end), ascending; so far none is made or filled
 
     def place(self, size_bytes):
         """Takes the bytes of a block; returns their offset, or None where there is no room.

@@ -17,7 +17,7 @@ from ooctrain.sched.planning.planner import (
 
 
 class Lru:
-    """Evicts the least recently used; so far: nobody."""
+    """Evicts the least recently used; so far it evicts nothing."""
 
     name = "my-lru"
 
@@ -32,7 +32,7 @@ class Lru:
         return plan
 
     def write(self, trace, budget_bytes, granule):
-        """The list, call by call. Nobody leaves, whatever the budget: here is your work."""
+        """The list, call by call. Nothing leaves, whatever the budget: here is your work."""
         writer = writer_with_resident_parameters(trace, granule)
         for call in trace.calls:
             for variable in call.ins:

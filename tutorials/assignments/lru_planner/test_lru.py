@@ -27,7 +27,7 @@ MEASURES = read_rubric(Path(__file__).parent).measures
 
 
 def reads(*names, size_bytes=10):
-    """A step that reads values in this order; each call writes one byte that nobody reads."""
+    """A step that reads values in this order; each call writes one byte that is never read."""
     builder, values = TraceBuilder(), {}
     for name in dict.fromkeys(names):
         values[name] = builder.variable(name, (size_bytes,), "uint8", "input")

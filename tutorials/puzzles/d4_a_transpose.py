@@ -1,5 +1,5 @@
 # %% [markdown]
-# # d2 A transpose in tiles
+# # d4 A transpose in tiles
 #
 # y[c, r] = x[r, c] for 64 x 64 numbers. A warp that reads along a row writes down a column: every
 # number in a sector of its own, eight times too many. So a block of 256 threads brings a tile of
@@ -11,7 +11,7 @@
 # numbers. Shared memory has 32 *banks*, word w lies in bank w % 32, and a warp that wants two
 # words of one bank waits: make a row of the tile one word longer than it must be.
 #
-# **Your work:** no sector and no turn of a bank too many. **Needs:** d1, tutorial 18.
+# **Your work:** no sector and no turn of a bank too many. **Needs:** d3, tutorial 18.
 
 # %%
 import ooctrain as oc
@@ -28,4 +28,4 @@ def transpose(x, y):
     # and now out again
 
 
-oc.puzzles.d2.check(transpose, picture="d2.svg")
+oc.puzzles.d4.check(transpose, picture="d4.svg")

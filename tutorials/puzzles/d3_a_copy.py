@@ -1,5 +1,5 @@
 # %% [markdown]
-# # d1 A copy
+# # d3 A copy
 #
 # A GPU runs *blocks* of threads; a *kernel* is what one thread does. Eight blocks of 128 threads
 # copy 1,000 numbers: thread t of block b has the number 128 b + t. That makes 1,024 threads.
@@ -18,4 +18,4 @@ def copy(x, y):
     y[i] = x[0]  # not yet
 
 
-oc.puzzles.d1.check(copy, picture="d1.svg")
+oc.puzzles.d3.check(copy, picture="d3.svg")

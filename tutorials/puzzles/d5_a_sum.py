@@ -1,5 +1,5 @@
 # %% [markdown]
-# # d3 A sum without a race
+# # d5 A sum without a race
 #
 # One block of 128 threads adds 1,024 numbers into y[0]. First each thread adds eight, then the 128
 # sums are halved, and halved again: thread t adds the sum of thread t + 64, then of t + 32, ...
@@ -7,7 +7,7 @@
 # below an `if` that only some threads pass.
 #
 # **Your work:** the sum, with no thread busier than in that tree. Forget a barrier to see what the
-# emulator says. **Needs:** d2, tutorial 18.
+# emulator says. **Needs:** d4, tutorial 18.
 
 # %%
 import ooctrain as oc
@@ -24,4 +24,4 @@ def add_all(x, y):
         y[0] = sums[0]
 
 
-oc.puzzles.d3.check(add_all, picture="d3.svg")
+oc.puzzles.d5.check(add_all, picture="d5.svg")

@@ -1,5 +1,5 @@
 # %% [markdown]
-# # d4 A tile of a convolution
+# # d6 A tile of a convolution
 #
 # A 3 x 3 convolution is a matrix product whose left matrix is never written down: row p is pixel p
 # with all that its filter sees, 3 * 3 * 4 = 36 terms. That is *implicit GEMM*:
@@ -11,7 +11,7 @@
 # twelve at a time: 16 x 12 numbers of x, gathered, and 16 x 12 of w come into shared memory, then
 # each thread adds twelve products to its own sum.
 #
-# **Your work:** load each number once for a tile, not once for a product. **Needs:** d3, tutorial
+# **Your work:** load each number once for a tile, not once for a product. **Needs:** d5, tutorial
 # 18.
 
 # %%
@@ -30,4 +30,4 @@ def convolve(x, w, y):
     y[pixel * 16 + k] = total
 
 
-oc.puzzles.d4.check(convolve, picture="d4.svg")
+oc.puzzles.d6.check(convolve, picture="d6.svg")
