@@ -27,15 +27,20 @@ class Activity:
         what: such as "compiling kernels".
         of: how many parts it has; None: not known.
         done: how many of them are done.
-        share: of its time, what they took.
         began_s: when, by `time.monotonic`.
+        share: of the whole time, what the parts that are done took; None: each takes as long.
     """
 
     what: str
     of: int | None = None
     done: int = 0
-    share: float = 0.0
     began_s: float = field(default_factory=time.monotonic)
+    share: float | None = None
+
+    @property
+    def done_share(self) -> float:
+        """How much of it is done, from 0 to 1."""
+        return self.done / (self.of or 1) if self.share is None else self.share
 
 
 @dataclass
@@ -66,7 +71,8 @@ def doing(what: str, of: int | None = None) -> Iterator[Callable[..., None]]:
 
     def part_is_done(share: float | None = None) -> None:
         work.done += 1
-        work.share += 1 / (work.of or 1) if share is None else share
+        if share is not None:
+            work.share = (work.share or 0.0) + share
 
     if listener is None:
         yield part_is_done

@@ -122,6 +122,7 @@ def said(under_way: list[Activity], now_s: float, silent_s: float) -> str:
     if not work.of:
         return f"{work.what} ... {took_s:.0f} s"
     text = f"{work.what}, {min(work.done + 1, work.of)} of {work.of} ... {took_s:.0f} s"
-    if 0 < work.share < 1 and work.done < work.of:
-        text += f", about {took_s / work.share * (1 - work.share):.0f} s to go"
+    share = work.done_share
+    if 0 < share < 1 and work.done < work.of:
+        text += f", about {took_s / share * (1 - share):.0f} s to go"
     return text

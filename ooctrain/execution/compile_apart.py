@@ -28,8 +28,7 @@ from ooctrain.activity import doing
 from ooctrain.engine.finished import interrupts_wait
 from ooctrain.layers.kernels.cpu.conv import conv2d
 from ooctrain.layers.kernels.cpu.runtime.kernel_jit import (
-    Callback,
-    Kernel,
+    Lazy,
     cache_folder,
     is_off,
     require_compiler,
@@ -90,7 +89,7 @@ def compile_ahead(ops: Iterable[Op]) -> None:
         compile_apart(ops)
 
 
-def kernels_for(ops: Iterable[Op]) -> list[Kernel | Callback]:
+def kernels_for(ops: Iterable[Op]) -> list[Lazy]:
     """What the cpu needs to run operations, less what those need that bring their own kernels; the
     longest to compile first."""
     # A band brings no kernel of its own: it runs that of what it computes.

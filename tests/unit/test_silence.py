@@ -29,6 +29,7 @@ with never_silent():
     ([Activity("planning", began_s=90.0)], "planning ... 10 s"),
     ([Activity("a"), Activity("compiling", 5, 0, 98.0)], "compiling, 1 of 5 ... 2 s"),
     ([Activity("compiling", 5, 2, 90.0)], "compiling, 3 of 5 ... 10 s, about 15 s to go"),
+    ([Activity("compiling", 5, 1, 90.0, 0.5)], "compiling, 2 of 5 ... 10 s, about 10 s to go"),
     ([Activity("compiling", 5, 5, 90.0)], "compiling, 5 of 5 ... 10 s"),
 ])  # fmt: skip
 def test_what_is_said(work, words):

@@ -22,7 +22,7 @@ from contextlib import contextmanager, suppress
 from functools import cached_property, lru_cache, partial, update_wrapper
 from pathlib import Path
 from types import FrameType
-from typing import Any
+from typing import Any, cast
 
 import llvmlite.binding
 import numba
@@ -226,11 +226,8 @@ def inner(function: Callable) -> Callable:
     return dispatcher
 
 
-class Kernel:
-    """A function that is compiled without the GIL, or read from the disk, when it is needed.
-
-    A range kernel ends in the parameters `lo, hi, thread`, and is called by loops, which are
-    compiled, too. Python can call it as well, which compiles it once more; others it calls alone.
+class Lazy:
+    """A function that is compiled, or read from the disk, when it is needed.
 
     Args:
         function: at the top of its module; Numba cannot keep closures.
@@ -238,24 +235,39 @@ class Kernel:
 
     Attributes:
         py_func: the function.
-        is_range: whether it is a range kernel.
     """
 
-    def __init__(self, function: Callable, signature: object):
-        update_wrapper(self, function)
-        code = function.__code__
-        self.is_range = code.co_varnames[: code.co_argcount][-len(_RANGE) :] == _RANGE
-        self.py_func, self._signature = function, signature
+    def __init__(self, function: Callable, signature: Any):
+        update_wrapper(cast("Callable", self), function)
+        self.py_func, self.signature = function, signature
 
     @property
     def full_name(self) -> str:
         """Its module and name, as "module:name"."""
         return f"{self.py_func.__module__}:{self.py_func.__qualname__}"
 
+    def load(self) -> None:
+        """Compiles it for those that call it as a rule."""
+        raise NotImplementedError
+
+
+class Kernel(Lazy):
+    """A function that runs without the GIL.
+
+    A range kernel ends in the parameters `lo, hi, thread`, and is called by loops, which are
+    compiled, too. Python can call it as well, which compiles it once more; others it calls alone.
+    """
+
+    @property
+    def is_range(self) -> bool:
+        """Whether it is a range kernel."""
+        code = self.py_func.__code__
+        return code.co_varnames[: code.co_argcount][-len(_RANGE) :] == _RANGE
+
     @cached_property
     def argument_types(self) -> tuple[Any, ...]:
         """Numba's types of its arguments."""
-        return sigutils.normalize_signature(self._signature)[0]
+        return sigutils.normalize_signature(self.signature)[0]
 
     @cached_property
     def compiled(self) -> Any:
@@ -269,7 +281,7 @@ class Kernel:
         return self._made(cache_folder().with_name(f"{cache_folder().name}-python"))
 
     def load(self) -> None:
-        """Compiles it for those that call it as a rule."""
+        """As `compiled`, or for Python."""
         _ = self.compiled if self.is_range else self.from_python
 
     def __call__(self, *arguments: Any) -> Any:
@@ -278,7 +290,7 @@ class Kernel:
 
     def _made(self, folder: Path, **options: Any) -> Any:
         with global_compiler_lock, interrupts_held(), kept_in(folder):
-            return numba.njit(self._signature, **_OUTER, **options)(self.py_func)  # type: ignore[call-overload]
+            return numba.njit(self.signature, **_OUTER, **options)(self.py_func)  # type: ignore[call-overload]
 
 
 def kernel(signature: object) -> Callable[[Callable], Kernel]:
@@ -288,28 +300,22 @@ def kernel(signature: object) -> Callable[[Callable], Kernel]:
     return partial(Kernel, signature=signature)
 
 
-class Callback:
+class Callback(Lazy):
     """A function that C calls by its address; it raises nothing, for it may run without the GIL."""
 
-    is_range = False
-
-    def __init__(self, function: Callable, signature: str):
-        update_wrapper(self, function)
-        self.py_func, self._signature = function, signature
-
-    full_name = Kernel.full_name
-
-    @cached_property
+    @property
     def address(self) -> int:
-        """Where its machine code is; compiled, or read from the disk, when this is first asked."""
-        with global_compiler_lock, interrupts_held(), kept_in(cache_folder()):
-            compiled = numba.cfunc(self._signature, **_CALLBACK)(self.py_func)  # type: ignore[arg-type]
-        self._kept_alive = compiled
-        return compiled.address
+        """Where its machine code is."""
+        return self._compiled.address
 
     def load(self) -> None:
-        """Compiles it."""
-        _ = self.address
+        """As `address`."""
+        _ = self._compiled
+
+    @cached_property
+    def _compiled(self) -> Any:
+        with global_compiler_lock, interrupts_held(), kept_in(cache_folder()):
+            return numba.cfunc(self.signature, **_CALLBACK)(self.py_func)  # type: ignore[arg-type]
 
 
 def callback(signature: str) -> Callable[[Callable], Callback]:

@@ -14,22 +14,22 @@ from functools import partial
 from types import CodeType, FunctionType, ModuleType
 from typing import Any
 
-from ooctrain.layers.kernels.cpu.runtime.kernel_jit import Callback, Kernel
+from ooctrain.layers.kernels.cpu.runtime.kernel_jit import Lazy
 
 #: Only functions below this package are looked into.
 ROOM = __name__.rpartition(".runtime.")[0]
 
 
-def kernels_of(functions: Iterable[Callable]) -> list[Kernel | Callback]:
+def kernels_of(functions: Iterable[Callable]) -> list[Lazy]:
     """Those that the functions can reach, each once."""
-    found = dict[Kernel | Callback, None]()
+    found = dict[Lazy, None]()
     todo, seen = list[Any](functions), set[int]()
     while todo:
         value = todo.pop()
         if id(value) in seen:
             continue
         seen.add(id(value))
-        if isinstance(value, Kernel | Callback):
+        if isinstance(value, Lazy):
             found[value] = None
         elif isinstance(value, partial):
             todo.append(value.func)
@@ -62,13 +62,13 @@ def _names(code: CodeType) -> Iterator[str]:
             yield from _names(constant)
 
 
-def kernels_of_module(module: ModuleType) -> list[Kernel | Callback]:
+def kernels_of_module(module: ModuleType) -> list[Lazy]:
     """Those that a module defines."""
-    found = (value for value in vars(module).values() if isinstance(value, Kernel | Callback))
+    found = (value for value in vars(module).values() if isinstance(value, Lazy))
     return [kernel for kernel in found if kernel.__module__ == module.__name__]
 
 
-def size_of(kernel: Kernel | Callback) -> int:
+def size_of(kernel: Lazy) -> int:
     """Bytes of its code and of all that is compiled into it: some measure of how long that takes,
     without compiling it."""
     todo, seen, size = [kernel.py_func], set[CodeType](), 0
@@ -79,5 +79,5 @@ def size_of(kernel: Kernel | Callback) -> int:
         seen.add(function.__code__)
         size += len(function.__code__.co_code)
         named = (function.__globals__.get(name) for name in _names(function.__code__))
-        todo += [value.py_func for value in named if hasattr(value, "py_func")]
+        todo += [inner for inner in (getattr(value, "py_func", None) for value in named) if inner]
     return size
