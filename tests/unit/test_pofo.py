@@ -68,7 +68,7 @@ def chain_with_intermediates(rng: random.Random, stages: int) -> Trace:
 
 def output_bytes(view: ChainView) -> list[int]:
     sizes = (0 if s.output is None else view.trace.variables[s.output].nbytes for s in view.stages)
-    return [view.x[0], *sizes]
+    return [*sizes]
 
 
 # ---------------------------------------------------------------- the truth
@@ -96,7 +96,7 @@ class Truth:
     """All of the class, for one chain and one amount of memory; one byte passes the link per us."""
 
     def __init__(self, chain: SlotChain, output: list[int]):
-        self.c, self.a, self.last = chain, output, len(chain.forward_us) - 1
+        self.c, self.a, self.last = chain, [0, *output], len(chain.forward_us) - 1
         self.f = [int(us) for us in chain.forward_us]
         self.b = [int(us) for us in chain.backward_us]
 

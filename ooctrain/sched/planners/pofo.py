@@ -206,11 +206,11 @@ class _Chain:
         return in_slots(self.view, memory_bytes, self.question.machine, slot_bytes)
 
     def output_slots(self, slot_bytes: float) -> list[int]:
-        """|a_i|: what crosses into stage i; of the chain's input all is read again."""
+        """What each stage hands over, |a_i| of the stage behind it."""
         variables, granted = self.view.trace.variables, self.question.granule.granted
         outputs = [stage.output for stage in self.view.stages]
         sizes = [0 if v is None else granted(variables[v].nbytes) for v in outputs]
-        return [-int(-size // slot_bytes) for size in (self.view.x[0], *sizes)]
+        return [-int(-size // slot_bytes) for size in sizes]
 
     def decisions(
         self, blocks: Sequence[StageBlock], table: CostTable, let_go: bool = True
@@ -334,7 +334,7 @@ class BlockSearch:
 
     Args:
         chain: what to plan; `memory` and sizes in the slots of `table`.
-        output: |a_i| in slots: what a stage hands over if nothing else of it is kept.
+        output: what each stage hands over, in slots, if nothing else of it is kept.
         table: rotor's, of the same chain.
         most_states: how many are followed from each stage.
         most_amounts: how many amounts of memory are tried for each run of stages. The result is the
@@ -399,7 +399,7 @@ class BlockSearch:
         """Stages first .. last keep nothing but what the first of them reads, for any last."""
         after, passing = states, 0
         for last in range(first, self.stages - 1):
-            made = self.output[last + 1]
+            made = self.output[last]
             after = self._forward(
                 after, last, made - passing, makes=made,
                 sends_input=offloaded and last == first,
@@ -445,11 +445,11 @@ class BlockSearch:
             return
         if blocks[0].offloaded:
             unfetched += states.input_size[rows]
-        kept = chain.x if blocks[0].slots is None else self.output
+        handed = chain.x[last + 1] if blocks[0].slots is None else self.output[last]
         self.reached[last + 1].append(
             _States(
                 after.held[rows], after.unsent[rows], unfetched,
-                np.full(len(rows), float(kept[last + 1])), time_us, rows, ways + len(self.moves),
+                np.full(len(rows), float(handed)), time_us, rows, ways + len(self.moves),
             )
         )  # fmt: skip
         self.moves += blocks
