@@ -188,12 +188,13 @@ def own_share(
     Raises:
         ConfigError: this system does not say what a process holds.
     """
-    # Late: both load Numba.
+    # Late: it loads Numba.
     from ooctrain.execution.compile_apart import kernels_for
 
     for kernel in kernels_for(call.op for call in apply_rewrites(trace, rewrites).calls):
         kernel.load()
     if searches:
+        # Late, too.
         from ooctrain.sched.search.search import compile_search
 
         compile_search()

@@ -56,6 +56,7 @@ BY_NAME = {
     "course.cage.given": "the package itself, as a submission sees it",
     "data.extras": "packages that may be missing, for several readers of files",
     "devices.cuda.open": "the versions of packages, when a GPU is looked for",
+    "execution.compile_apart": "kernels that a child is to compile, by their names",
     "layers.kernels.cpu.conv.conv2d": "an algorithm's kernels, when it first runs",
     "layers.kernels.cuda.conv.conv2d": "an algorithm's kernels, when it first runs",
     "layers.kernels.cuda.every_kernel": "all that its folder holds, so that none is forgotten",

@@ -22,7 +22,7 @@ from ooctrain.devices.cpu.launches import BoundOperation
 from ooctrain.layers.kernels import cpu
 from ooctrain.layers.kernels.cpu.runtime.entry import recipe_of
 from ooctrain.layers.kernels.cpu.runtime.kept import EveryTimeError, KernelRecorder
-from ooctrain.layers.kernels.cpu.runtime.kernel_jit import Kernel, kernel
+from ooctrain.layers.kernels.cpu.runtime.kernel_jit import CpuKernel, kernel
 from ooctrain.layers.kernels.cpu.runtime.pool import ThreadPool
 from ooctrain.layers.relu import ReLU
 from ooctrain.step.op import Spec
@@ -430,7 +430,7 @@ def test_every_range_kernel_has_a_recipe():
     for module in pkgutil.walk_packages(cpu.__path__, f"{cpu.__name__}."):
         members = vars(importlib.import_module(module.name)).values()
         for member in members:
-            if isinstance(member, Kernel) and member.is_range:
+            if isinstance(member, CpuKernel) and member.is_range:
                 assert recipe_of(member) is not None, member
                 found += 1
     assert found > 40

@@ -17,6 +17,7 @@ import secrets
 import shutil
 import signal
 import threading
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from functools import cached_property, lru_cache, partial, update_wrapper
@@ -226,7 +227,7 @@ def inner(function: Callable) -> Callable:
     return dispatcher
 
 
-class Lazy:
+class Lazy(ABC):
     """A function that is compiled, or read from the disk, when it is needed.
 
     Args:
@@ -246,12 +247,12 @@ class Lazy:
         """Its module and name, as "module:name"."""
         return f"{self.py_func.__module__}:{self.py_func.__qualname__}"
 
+    @abstractmethod
     def load(self) -> None:
         """Compiles it for those that call it as a rule."""
-        raise NotImplementedError
 
 
-class Kernel(Lazy):
+class CpuKernel(Lazy):
     """A function that runs without the GIL.
 
     A range kernel ends in the parameters `lo, hi, thread`, and is called by loops, which are
@@ -293,11 +294,11 @@ class Kernel(Lazy):
             return numba.njit(self.signature, **_OUTER, **options)(self.py_func)  # type: ignore[call-overload]
 
 
-def kernel(signature: object) -> Callable[[Callable], Kernel]:
+def kernel(signature: object) -> Callable[[Callable], CpuKernel]:
     """Decorator for a range kernel, or for another function that Python calls: compiled for exactly
     `signature`, cached, without the GIL."""
     require_compiler()
-    return partial(Kernel, signature=signature)
+    return partial(CpuKernel, signature=signature)
 
 
 class Callback(Lazy):
