@@ -51,6 +51,12 @@ WRONG: Mapping[str, Callable[[], Any]] = {
 }  # fmt: skip
 
 
+@pytest.fixture(autouse=True)
+def elsewhere(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Some doors take text for the name of a file that they write."""
+    monkeypatch.chdir(tmp_path_factory.getbasetemp())
+
+
 @dataclass
 class Door:
     """Something to call, with right arguments, and what is done with what it gives."""
