@@ -180,8 +180,8 @@ PACKAGE = Path(__file__).resolve().parents[1]
 GIVEN = (
     "errors.py", "moved.csv", "plugins.py", "units.py",
     "step/__init__.py", "step/arguments.py", "step/builder.py", "step/chain.py", "step/machine.py",
-    "step/network.py", "step/op.py", "step/presets.py", "step/shown.py", "step/trace.py",
-    "step/user_values.py",
+    "step/network.py", "step/op.py", "step/presets.py", "step/rows.py", "step/shown.py",
+    "step/trace.py", "step/user_values.py",
     "sched/__init__.py", "sched/budget.py", "sched/instructions.py", "sched/ledger.py",
     "sched/list_text.py", "sched/plan_file.py", "sched/schedule.py",
     "sched/simulate.py", "sched/spans.py", "sched/timeline.py",

@@ -20,7 +20,7 @@ import numpy as np
 from numba.core import cgutils, types
 from numba.extending import intrinsic, make_attribute_wrapper, models, overload, register_model
 
-from ooctrain.layers.kernels.cpu.runtime.kernel_jit import inner
+from ooctrain.layers.kernels.cpu.runtime.kernel_jit import raising
 from ooctrain.layers.kernels.cuda.conv import tensor_core
 
 WARP = 32
@@ -84,14 +84,14 @@ def shared_of(typing_context, words, log, places, values, counts, clock, number,
     return kind(*arrays, types.int64, types.int64), codegen
 
 
-@inner
+@raising
 def check_index(shared, index):
     """Faults unless there is such a word."""
     if index < 0 or index >= shared.words.size:
         raise Fault("index outside of shared memory", shared.number, index, shared.thread, SEVERAL)
 
 
-@inner
+@raising
 def _unordered(shared, other, interval, warp_interval):
     """Whether an access of `other` has no barrier between it and this thread's next access."""
     if interval != shared.clock[0] or other == shared.thread:
@@ -102,7 +102,7 @@ def _unordered(shared, other, interval, warp_interval):
     return not (same_warp and warp_interval < shared.clock[1 + warp])
 
 
-@inner
+@raising
 def note_read(shared, index):
     """Checks and logs a read of a word."""
     check_index(shared, index)
@@ -126,7 +126,7 @@ def note_read(shared, index):
     word[READ], word[READ_IN_WARP] = shared.clock[0], shared.clock[1 + warp]
 
 
-@inner
+@raising
 def note_write(shared, index):
     """Checks and logs a write of a word."""
     check_index(shared, index)
@@ -168,7 +168,7 @@ def _setitem(shared, index, value):
     return None
 
 
-@inner
+@raising
 def copy_later(shared, offset, source, source_offset, valid):
     """tensor_core.copy_async: the words are unreadable until this thread has waited."""
     if offset % 4 != 0 or (valid and source_offset % 4 != 0):
@@ -188,13 +188,13 @@ def copy_later(shared, offset, source, source_offset, valid):
     count[BEHIND] += 1
 
 
-@inner
+@raising
 def commit(shared):
     """tensor_core.copy_commit."""
     shared.counts[shared.thread, GROUP] += 1
 
 
-@inner
+@raising
 def _wait(shared, pending):
     """Lets all copies of this thread arrive but those of the `pending` newest groups."""
     count = shared.counts[shared.thread]
@@ -210,13 +210,13 @@ def _wait(shared, pending):
         count[AHEAD] += 1
 
 
-@inner
+@raising
 def wait_all(shared):
     """tensor_core.copy_wait_all."""
     _wait(shared, 0)
 
 
-@inner
+@raising
 def wait_but_one(shared):
     """tensor_core.copy_wait_but_one."""
     _wait(shared, 1)
@@ -261,7 +261,7 @@ class SharedArray:
         self._counts[:] = 0
 
 
-@inner
+@raising
 def local_array(size, dtype):
     """A thread's own array, full of NaN (or -1), since hardware clears nothing."""
     array = np.empty(size, dtype)
@@ -285,7 +285,7 @@ def _same_type(like, value):
     return lambda like, value: cast(value)
 
 
-@inner
+@raising
 def publish_value(table, turn, thread, value, lane):
     """Offers one value."""
     table[turn, thread, 0] = value
@@ -294,26 +294,26 @@ def publish_value(table, turn, thread, value, lane):
 publish_shfl = publish_up = publish_down = publish_xor = publish_value
 
 
-@inner
+@raising
 def collect_shfl(table, turn, thread, value, lane):
     """cuda.shfl_sync: the value of lane `lane`."""
     return same_type(value, table[turn, thread - thread % WARP + lane % WARP, 0])
 
 
-@inner
+@raising
 def collect_xor(table, turn, thread, value, lane):
     """cuda.shfl_xor_sync: the value of this lane's partner."""
     return same_type(value, table[turn, thread ^ lane, 0])
 
 
-@inner
+@raising
 def collect_down(table, turn, thread, value, delta):
     """cuda.shfl_down_sync: the value of the lane `delta` further; its own beyond the warp."""
     inside = thread % WARP + delta < WARP
     return same_type(value, table[turn, thread + delta if inside else thread, 0])
 
 
-@inner
+@raising
 def collect_up(table, turn, thread, value, delta):
     """cuda.shfl_up_sync: the value of the lane `delta` before; its own beyond the warp."""
     inside = thread % WARP >= delta
@@ -327,7 +327,7 @@ SHUFFLES = MappingProxyType({
 })  # fmt: skip
 
 
-@inner
+@raising
 def publish_ldmatrix(table, turn, thread, tile, offset):
     """Offers the offset of one row."""
     if offset % 4 != 0:
@@ -335,14 +335,14 @@ def publish_ldmatrix(table, turn, thread, tile, offset):
     table[turn, thread, 0] = offset
 
 
-@inner
+@raising
 def _matrix_word(table, turn, thread, tile, matrix):
     lane = thread % WARP
     row = np.int64(table[turn, thread - lane + matrix * 8 + lane // 4, 0])
     return tile[row + lane % 4]
 
 
-@inner
+@raising
 def collect_ldmatrix(table, turn, thread, tile, offset):
     """tensor_core.ldmatrix_x4: word lane % 4 of row lane // 4 of each matrix."""
     return (
@@ -351,7 +351,7 @@ def collect_ldmatrix(table, turn, thread, tile, offset):
     )  # fmt: skip
 
 
-@inner
+@raising
 def publish_mma(table, turn, thread, a, b, c):
     """Offers this lane's elements of a and b."""
     for i in range(4):
@@ -360,7 +360,7 @@ def publish_mma(table, turn, thread, a, b, c):
         table[turn, thread, 4 + i] = b[i]
 
 
-@inner
+@raising
 def _product(offered, first, row, column, total):
     """total + row `row` of a times column `column` of b, elements where tensor_core says."""
     for k in range(8):
@@ -369,7 +369,7 @@ def _product(offered, first, row, column, total):
     return np.float32(total)
 
 
-@inner
+@raising
 def collect_mma(table, turn, thread, a, b, c):
     """tensor_core.mma_tf32: this lane's four elements of c + a b."""
     lane = thread % WARP

@@ -183,12 +183,13 @@ def undisturbed(optimizer, form, folder):
 
 
 @contextmanager
-def raising_at_line(number):
-    """Raises `Stop` at the number-th line of the package that this thread comes to."""
+def raising_at_line(number, within=PACKAGE):
+    """Raises `Stop` at the number-th line of the package, or of a folder of it, that this thread
+    comes to."""
     left = [number]
 
     def trace(frame, event, _argument):
-        if not frame.f_code.co_filename.startswith(PACKAGE):
+        if not frame.f_code.co_filename.startswith(within):
             return None
         if event == "line":
             left[0] -= 1
@@ -562,7 +563,7 @@ def batches_of(kind):
     return tuple(found) if kind == "a tuple" else found
 
 
-def fitted(schedule, kind, place):
+def fitted(schedule, kind, place, within=PACKAGE):
     """Steps, and the rate and the schedule's epoch after them, of a training of two epochs that is
     interrupted at a line; 0: at none. And how many lines there are."""
     _, trainer = made("sgd", "in-core")
@@ -573,7 +574,7 @@ def fitted(schedule, kind, place):
             return trainer.optimizer.param_groups[0]["lr"], made_of.last_epoch
 
         trainer.prepare((4, 2, 8, 8))
-        with suppress(Stop), raising_at_line(place) as left:
+        with suppress(Stop), raising_at_line(place, within) as left:
             trainer.fit(batches_of(kind), 2, schedule=made_of)
         return (trainer.steps_done, now()), -left[0]
 
@@ -609,6 +610,14 @@ def test_an_interrupt_parts_no_step_from_its_schedule(pair):
         assert found == right[steps]
         met += steps < STEPS
     assert met > 1, "hardly anything was interrupted"
+
+
+def test_no_interrupt_comes_between_a_step_and_its_schedule():
+    """At a schedule's own lines: they belong to the step, and this thread does not come to them."""
+    right, within = by_hand("once a step"), os.path.join(PACKAGE, "optim", "schedules")
+    for place in range(1, 12):
+        (steps, found), _ = fitted("once a step", "a list", place, within)
+        assert (steps, found) in ((STEPS, right[STEPS]), (0, right[0]))
 
 
 # --- eager steps, and states that are loaded: all of it, or nothing

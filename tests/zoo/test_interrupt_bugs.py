@@ -62,9 +62,7 @@ LAW = {
     ),
     "ranks that fail": ranks_that_fail,
     "gradients": gradients,
-    "a schedule": lambda: INTERRUPTS.test_an_interrupt_parts_no_step_from_its_schedule(
-        ("once a step", "a list")
-    ),
+    "a schedule": INTERRUPTS.test_no_interrupt_comes_between_a_step_and_its_schedule,
     "a state": lambda: INTERRUPTS.test_an_eager_step_and_a_state_are_taken_whole_or_not_at_all(
         "an optimizer's state", "adam"
     ),

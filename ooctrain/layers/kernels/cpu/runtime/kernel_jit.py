@@ -227,6 +227,13 @@ def inner(function: Callable) -> Callable:
     return dispatcher
 
 
+def raising(function: Callable) -> Callable:
+    """As `inner`, for a function that raises exceptions with values of its own: to make Python's
+    objects of them takes an environment, which Numba gives to what becomes machine code."""
+    require_compiler()
+    return numba.njit(no_cpython_wrapper=True, no_cfunc_wrapper=True)(function)
+
+
 class Lazy(ABC):
     """A function that is compiled, or read from the disk, when it is needed.
 
