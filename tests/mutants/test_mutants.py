@@ -171,6 +171,7 @@ def test_a_mutant_is_planted_in_the_processes_that_a_test_starts(tmp_path, paths
     assert printed() == "[(1, 0)]\n"
 
 
+@pytest.mark.slow
 def test_what_other_processes_reach_is_written_down(tmp_path):
     """Those that a test starts, and forks of the test itself."""
     block, notes = f"{FILE}:Holes.add+", tmp_path / "notes"

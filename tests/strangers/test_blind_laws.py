@@ -166,6 +166,7 @@ class Law:
 """
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform == "win32", reason="needs a cage")
 def test_nothing_is_carried_from_arena_to_arena(tmp_path):
     path = tmp_path / "carries.py"

@@ -98,7 +98,7 @@ def test_bands_that_cannot_be_chosen(name: str, monkeypatch: pytest.MonkeyPatch)
     assert "choosing tilings failed: AssertionError: rows" in remarks(plan)
 
 
-@pytest.mark.parametrize("planner", ["banded", "sft", "auto"])
+@pytest.mark.parametrize("planner", quick(["banded", "sft", "auto"], 0, 1))
 def test_bands_that_cannot_be_written(planner: str, monkeypatch: pytest.MonkeyPatch) -> None:
     trace = small()
     offers.forget_tilings()
@@ -118,6 +118,7 @@ def test_tilings_that_cannot_be_looked_for(monkeypatch: pytest.MonkeyPatch) -> N
     assert "ZeroDivisionError" in remarks(plan)
 
 
+@pytest.mark.slow
 def test_the_narrow_form(monkeypatch: pytest.MonkeyPatch) -> None:
     trace = small()
     monkeypatch.setattr("ooctrain.execution.compose.narrower", breaking(AssertionError()))

@@ -284,7 +284,7 @@ PLACES = [
 ]  # fmt: skip
 
 
-@settings(max_examples=60)
+@settings(max_examples=30)
 @given(
     kind=st.sampled_from(["instruction", "operation", "line", "signal"]),
     place=st.floats(0, 0.999),

@@ -33,6 +33,7 @@ def run(
     return found.returncode, found.stdout
 
 
+@pytest.mark.slow
 def test_without_a_compiler() -> None:
     status, said = run("doctor", NUMBA_DISABLE_JIT="1")
     assert status == 1

@@ -83,6 +83,7 @@ def test_on_a_slow_link_it_is_offered_too_that_only_what_is_wide_runs_in_bands(f
     assert ("bands:2:0.fwd:4.fwd",) in [offer.rewrites for offer in found]
 
 
+@pytest.mark.slow
 def test_its_plan_is_faster_than_that_of_what_counts_all_that_lasts(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

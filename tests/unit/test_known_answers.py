@@ -467,6 +467,7 @@ def rewrite():
 '''
 
 
+@pytest.mark.slow
 def test_the_laws_of_parts_that_break_them(tmp_path):
     (tmp_path / "adapters.py").write_text(ADAPTERS)
     root = str(Path(oc.__file__).parents[1])

@@ -195,6 +195,7 @@ def test_tests_of_a_teacher_that_end_themselves_are_heard_until_then(end, status
     assert "125 s" in Ended(0, True, "").why(5)
 
 
+@pytest.mark.slow
 def test_tests_that_cannot_be_run_are_no_fault_of_a_submission(assignment):
     (assignment / "test_rows.py").write_text(f"import nothing_like_it\n{TESTS}")
     with pytest.raises(OoctrainError) as caught:

@@ -126,6 +126,7 @@ def test_somebody_quits_and_goes_on_and_not_one_bit_knows_of_it(train, tmp_path)
     ("\n", 2), *(pytest.param(*late, marks=pytest.mark.slow)
                  for late in [("c\n", 1), ("\n\nc\n", 3), ("", 1)]),
 ])  # fmt: skip
+@pytest.mark.slow
 def test_going_on_without_stops_ends_as_any_run(train, answers, stops):
     data = ["--data", "synthetic:samples=128,classes=10", "--epochs", "1"]
     status, numbers, lines = train(*data, "--step", answers=answers)

@@ -191,6 +191,7 @@ def test_a_refusal_names_a_memory_with_room_for_what_planning_leaves(monkeypatch
     assert named[1] - named[0] >= 80 * MIB
 
 
+@pytest.mark.slow
 def test_slots_of_another_optimizer_are_counted(monkeypatch):
     """A test had room for what persisted when the first step was planned: 955 MiB of 900."""
     with small_trainer(memory="16GiB", optimizer=None) as trainer:

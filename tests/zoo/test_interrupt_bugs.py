@@ -85,6 +85,7 @@ def test_without_a_bug_the_law_holds(law):
         "a rank that has failed sends what it has",
         "a rank that has failed sends nothing",
         "a failed step counts",
+        "what may fail comes last",
         "what was changed is not restored after an error",
     ),
 )
