@@ -40,19 +40,8 @@ QUICK_SHARE, FEW = 3, 8
 DRAWN_BY = "_hypothesis_internal_use_settings"
 
 YOUNG_OBJECTS = 20_000
-KERNELS = Path(__file__).parents[1] / "ooctrain" / "layers" / "kernels" / "cpu"
-CONVOLUTIONS = "kernels.cpu.conv."
-COMPILE = """
-import gc, importlib, sys
-gc.set_threshold(50_000)
-for name in sys.argv[1:]:
-    importlib.import_module(name)
-# Whoever promises memory then starts no process to compile them.
-from ooctrain.execution import compile_apart as apart
-apart.write_down(sys.argv[1:], apart.cache_folder() / apart.list_name(apart.PACKAGE))
-"""
-SEARCH = Path(__file__).parent / "support" / "compile_search.py"
-SEARCH_COMPILED = pytest.StashKey[subprocess.Popen]()
+COMPILE = Path(__file__).parent / "support" / "compile_all.py"
+COMPILED = pytest.StashKey[subprocess.Popen]()
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -64,38 +53,14 @@ def pytest_configure(config: pytest.Config) -> None:
     os.environ["OOCTRAIN_CALIBRATION"] = os.devnull
     gc.set_threshold(YOUNG_OBJECTS, *gc.get_threshold()[1:])
     if getattr(config.option, "numprocesses", None) and not hasattr(config, "workerinput"):
-        config.stash[SEARCH_COMPILED] = subprocess.Popen([sys.executable, str(SEARCH)])
-        _compile_kernels(config.option.numprocesses)
-
-
-def _compile_kernels(processes: int) -> None:
-    """Fills the cache before the workers start, so that no two of them compile the same kernel."""
-    shares = [share for share in _shares(processes) if share]
-    for process in [subprocess.Popen([sys.executable, "-c", COMPILE, *s]) for s in shares]:
-        process.wait()
+        config.stash[COMPILED] = subprocess.Popen([sys.executable, str(COMPILE)])
 
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_node_collection_finished(node: Any, ids: Any) -> None:
-    """The search, which takes longest, is compiled while the workers collect; then tests begin."""
-    node.config.stash[SEARCH_COMPILED].wait()
-
-
-def _shares(processes: int) -> list[list[str]]:
-    """The modules that each process compiles. Convolutions, which take half of the time, and what
-    multiplies by their kernels are one share, since processes that both need a function may both
-    compile it. The table of kernels has none of its own and needs all.
-    """
-    sources = sorted(KERNELS.rglob("*.py"), key=lambda path: path.stat().st_size, reverse=True)
-    first, others = [], []
-    for path in sources:
-        if path.stem not in ("__init__", "table"):
-            name = ".".join(path.relative_to(KERNELS.parents[3]).with_suffix("").parts)
-            convolves = CONVOLUTIONS in name + path.read_text(encoding="utf-8")
-            (first if convolves else others).append(name)
-    if processes == 1:
-        return [first + others]
-    return [first, *(others[share :: processes - 1] for share in range(processes - 1))]
+    """Kernels are compiled while the workers collect; then tests begin, so that no two workers
+    compile the same one."""
+    node.config.stash[COMPILED].wait()
 
 
 #: Contracts that look at the syntax of every source. One worker runs them all, and parses once.

@@ -65,8 +65,12 @@ def compile_apart(ops: Iterable[Op], *, searches: bool = False) -> None:
 
     Cost: the time of a start, and of compiling, for what no child has compiled yet.
     """
+    compile_kernels(kernels_for(ops), searches=searches)
+
+
+def compile_kernels(kernels: Sequence[Lazy], *, searches: bool = False) -> None:
+    """The same for kernels, the first one first."""
     require_compiler()
-    kernels = kernels_for(ops)
     lists = {kernel.full_name: cache_folder() / list_name(PACKAGE) for kernel in kernels}
     sizes = {kernel.full_name: size_of(kernel) for kernel in kernels}
     if searches:

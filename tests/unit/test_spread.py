@@ -359,6 +359,7 @@ ask()
 """
 
 
+@pytest.mark.usefixtures("default_signals")
 @pytest.mark.parametrize("number", ENDING)
 def test_who_is_asked_to_end_while_workers_compute_is_interrupted(number):
     """Where the program handles the signal itself, that is left to it."""
