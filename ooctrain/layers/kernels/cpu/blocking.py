@@ -10,8 +10,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
-import numpy as np
-
 PANEL = 32  # columns of packed weights that lie side by side: two AVX-512 or four AVX2 vectors
 ROWS = 12  # the most rows that a register tile of any instruction set has
 ALIGNMENT = 16  # floats; 64 bytes, a cache line
@@ -76,15 +74,13 @@ class KernelBlocking(Generic[Numbers]):
     Args:
         numbers: what the kernels read.
         size_floats: size of the workspace.
+        chunk: items of the part that a thread computes at a time.
+        early_chunk: the same of what is packed or transformed before.
         tables: int64 values for the front of the workspace.
     """
 
     numbers: Numbers
     size_floats: int
+    chunk: int
+    early_chunk: int = 1
     tables: tuple[int, ...] = ()
-
-
-def views(blocking: KernelBlocking, workspace: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """The workspace as float32 and as int64."""
-    space = workspace[: blocking.size_floats * 4]
-    return space.view(np.float32), space.view(np.int64)

@@ -1,4 +1,4 @@
-"""Copying parts of images into scratch memory, zeros around them; packing weights; tables, biases.
+"""Copying parts of images into scratch memory, zeros around them; packing weights.
 
 NHWC images become windows with their padding written out, KRSC weights become panels of PANEL
 columns. Once the zeros of the padding lie in memory, no multiplying loop needs a test; the copy is
@@ -10,8 +10,7 @@ from __future__ import annotations
 import numpy as np
 
 from ooctrain.layers.kernels.cpu.blocking import PANEL
-from ooctrain.layers.kernels.cpu.runtime.kernel_jit import inner, kernel
-from ooctrain.layers.kernels.cpu.runtime.pool import ThreadPool
+from ooctrain.layers.kernels.cpu.runtime.kernel_jit import inner
 from ooctrain.layers.kernels.cpu.simd.simd import VL, vsplat
 from ooctrain.layers.kernels.cpu.simd.simd_memory import (
     prefetch,
@@ -130,34 +129,3 @@ def pack_columns(w, start, rows, row_length, columns, target, place):
         if columns < PANEL:
             fill_zero(target, place + i * PANEL, PANEL)
         copy_run(w, start + i * row_length, target, place + i * PANEL, columns)
-
-
-# What else lies in the workspace of a convolution. Kernels write it, so that a call consists of
-# nothing but kernels and can be kept (`runtime/kept.py`).
-
-
-@kernel("void(i8[::1], i8[::1], i8, i8, i8)")
-def _write_table(values, tables, lo, hi, thread):
-    for i in range(lo, hi):
-        tables[i] = values[i]
-
-
-@kernel("void(f4[::1], b1, f4[::1], i8, i8, i8, i8)")
-def _write_bias(bias, given, space, at, lo, hi, thread):
-    for c in range(lo, hi):
-        space[at + c] = bias[c] if given and c < bias.size else ZERO
-
-
-def write_table(pool: ThreadPool, tables: np.ndarray, values: tuple[int, ...]) -> None:
-    """tables[:] = values, as many as there are."""
-    if values:
-        pool.run(_write_table, len(values), len(values), np.array(values, np.int64), tables)
-
-
-def write_bias(
-    pool: ThreadPool, space: np.ndarray, at: int, channels: int, bias: np.ndarray | None
-) -> None:
-    """space[at :] = bias or zeros, then PANEL zeros, for kernels that read whole panels."""
-    numbers = space if bias is None else bias
-    count = channels + PANEL
-    pool.run(_write_bias, count, count, numbers, bias is not None, space, at)

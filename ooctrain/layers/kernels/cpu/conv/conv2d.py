@@ -4,9 +4,9 @@ A call takes a pool, a `ConvShape`, an algorithm (`layers/conv2d.py`), C-contigu
 in memory layout (activations N,H,W,C; weights K,R,S,C/groups; bias K) and a workspace of exactly
 `conv_workspace.workspace_bytes` (1-d uint8, 64-byte aligned). It writes every element of the
 result, whatever the result and the workspace held before. An algorithm is a module with `forward`,
-`grad_input` and `grad_weight`, imported (and so compiled) when it is first used. The bits are the
-same for any number of threads and any order of chunks. Read next: `conv_im2col.py` (the reference),
-then `conv_direct.py`.
+`grad_input` and `grad_weight`, imported when it is first used; what their calls begin with stands
+here. The bits are the same for any number of threads and any order of chunks. Read next:
+`conv_im2col.py` (the reference), then `conv_direct.py`.
 """
 
 from __future__ import annotations
@@ -18,7 +18,9 @@ from functools import cache, partial
 import numpy as np
 
 from ooctrain.layers.conv2d import ConvShape
+from ooctrain.layers.kernels.cpu.blocking import PANEL
 from ooctrain.layers.kernels.cpu.channel_bias import add_in_place
+from ooctrain.layers.kernels.cpu.runtime.kernel_jit import kernel
 from ooctrain.layers.kernels.cpu.runtime.pool import ThreadPool
 
 Array = np.ndarray
@@ -72,3 +74,37 @@ def transposed(
     grad_input(pool, shape, algorithm, x, w, y, workspace)
     if bias is not None:
         add_in_place(pool, y, bias)
+
+
+# What a call of an algorithm begins with: tables and biases lie in its workspace. Kernels write
+# them, so that a call consists of nothing but kernels and can be kept (`../runtime/kept.py`).
+
+
+def views(workspace: Array) -> tuple[Array, Array]:
+    """The workspace as float32 and as int64."""
+    return workspace.view(np.float32), workspace.view(np.int64)
+
+
+@kernel("void(i8[::1], i8[::1], i8, i8, i8)")
+def _write_table(values, tables, lo, hi, thread):
+    for i in range(lo, hi):
+        tables[i] = values[i]
+
+
+@kernel("void(f4[::1], b1, f4[::1], i8, i8, i8, i8)")
+def _write_bias(bias, given, space, at, lo, hi, thread):
+    for c in range(lo, hi):
+        space[at + c] = bias[c] if given and c < bias.size else np.float32(0)
+
+
+def write_table(pool: ThreadPool, tables: Array, values: tuple[int, ...]) -> None:
+    """tables[:] = values, as many as there are."""
+    if values:
+        pool.run(_write_table, len(values), len(values), np.array(values, np.int64), tables)
+
+
+def write_bias(pool: ThreadPool, space: Array, at: int, channels: int, bias: Array | None) -> None:
+    """space[at :] = bias or zeros, then PANEL zeros, for kernels that read whole panels."""
+    numbers = space if bias is None else bias
+    count = channels + PANEL
+    pool.run(_write_bias, count, count, numbers, bias is not None, space, at)

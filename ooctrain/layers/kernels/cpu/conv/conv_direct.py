@@ -16,12 +16,13 @@ from __future__ import annotations
 from numba import types
 
 from ooctrain.layers.conv2d import ConvShape
-from ooctrain.layers.kernels.cpu.blocking import PANEL, chunk_items, views
+from ooctrain.layers.kernels.cpu.blocking import PANEL
 from ooctrain.layers.kernels.cpu.conv.brgemm import (
     COLUMNS,
     MR,
     multiply_rows,
 )
+from ooctrain.layers.kernels.cpu.conv.conv2d import views, write_bias, write_table
 from ooctrain.layers.kernels.cpu.conv.direct_blocking import (
     FIRST_TAP,
     PHASE_FIELDS,
@@ -40,15 +41,12 @@ from ooctrain.layers.kernels.cpu.padded_windows import (
     copy_window,
     pack_columns,
     pack_transposed,
-    write_bias,
-    write_table,
 )
 from ooctrain.layers.kernels.cpu.partials import add_parts
 from ooctrain.layers.kernels.cpu.runtime.kernel_jit import inner, kernel
 from ooctrain.layers.kernels.cpu.runtime.pool import ThreadPool
 
 STRIPS = PANEL // COLUMNS  # register tiles that lie side by side in a panel
-PACK_FLOPS = 20  # packing an element takes as long as so many flops of the multiplying loop
 _floats = types.float32[::1]
 _whole = types.int64
 _tables = types.int64[::1]
@@ -245,42 +243,34 @@ def _correlate(x, w, y, space, tables, p, lo, hi, thread):
 # --- drivers ---
 
 
-def _run_correlation(pool, shape, blocking, source, w, bias, target, workspace) -> None:
-    space, tables = views(blocking, workspace)
+def _run_correlation(pool, blocking, source, w, bias, target, workspace) -> None:
+    space, tables = views(workspace)
     p = blocking.numbers
     write_table(pool, tables, blocking.tables)
     write_bias(pool, space, p.bias_at, p.out_c, bias)
     source, w, target = source.reshape(-1), w.reshape(-1), target.reshape(-1)
     if not p.private:
         panels = p.phases * p.panels * p.groups
-        pool.run(
-            _pack_weights, panels, chunk_items(panels, PACK_FLOPS * w.size), w, space, tables, p
-        )
-    chunk = chunk_items(p.items, shape.flops)
-    pool.run(_correlate, p.items, chunk, source, w, target, space, tables, p)
+        pool.run(_pack_weights, panels, blocking.early_chunk, w, space, tables, p)
+    pool.run(_correlate, p.items, blocking.chunk, source, w, target, space, tables, p)
 
 
 def forward(pool: ThreadPool, shape: ConvShape, x, w, bias, y, workspace) -> None:
     """y = x * w + bias. See `conv2d.forward`."""
-    _run_correlation(pool, shape, forward_blocking(shape, pool.threads), x, w, bias, y, workspace)
+    _run_correlation(pool, forward_blocking(shape, pool.threads), x, w, bias, y, workspace)
 
 
 def grad_input(pool: ThreadPool, shape: ConvShape, dy, w, dx, workspace) -> None:
     """dx = dy correlated with the flipped weights. See `conv2d.grad_input`."""
-    _run_correlation(
-        pool, shape, grad_input_blocking(shape, pool.threads), dy, w, None, dx, workspace
-    )
+    _run_correlation(pool, grad_input_blocking(shape, pool.threads), dy, w, None, dx, workspace)
 
 
 def grad_weight(pool: ThreadPool, shape: ConvShape, x, dy, dw, workspace) -> None:
     """dw = sum over pixels of dy (outer) x. See `conv2d.grad_weight`."""
     blocking = grad_weight_blocking(shape, pool.threads)
-    space, tables = views(blocking, workspace)
+    space, tables = views(workspace)
     p = blocking.numbers
     write_table(pool, tables, blocking.tables)
-    flat = dw.reshape(-1)
-    chunk = chunk_items(p.items, shape.flops)
-    pool.run(
-        add_outer_products, p.items, chunk, x.reshape(-1), dy.reshape(-1), flat, space, tables, p
-    )
+    x, dy, flat = x.reshape(-1), dy.reshape(-1), dw.reshape(-1)
+    pool.run(add_outer_products, p.items, blocking.chunk, x, dy, flat, space, tables, p)
     add_parts(pool, space, p, flat)

@@ -15,7 +15,7 @@ from __future__ import annotations
 from numba import types
 
 from ooctrain.layers.conv2d import ConvShape
-from ooctrain.layers.kernels.cpu.blocking import PANEL, chunk_items, views
+from ooctrain.layers.kernels.cpu.blocking import PANEL
 from ooctrain.layers.kernels.cpu.conv.brgemm import (
     COLUMNS,
     MR,
@@ -23,6 +23,7 @@ from ooctrain.layers.kernels.cpu.conv.brgemm import (
     multiply_outer,
     multiply_rows,
 )
+from ooctrain.layers.kernels.cpu.conv.conv2d import views, write_bias, write_table
 from ooctrain.layers.kernels.cpu.conv.winograd_blocking import (
     WinogradCorrelation,
     WinogradWeightGradient,
@@ -36,13 +37,11 @@ from ooctrain.layers.kernels.cpu.conv.winograd_transforms import (
     transform_output,
     transform_panel,
 )
-from ooctrain.layers.kernels.cpu.padded_windows import write_bias, write_table
 from ooctrain.layers.kernels.cpu.partials import add_parts
 from ooctrain.layers.kernels.cpu.runtime.kernel_jit import inner, kernel
 from ooctrain.layers.kernels.cpu.runtime.pool import ThreadPool
 from ooctrain.layers.kernels.cpu.simd.simd import VL
 
-TRANSFORM_FLOPS = 40  # a transformed element takes as long as so many flops of the products
 _floats, _tables, _whole = types.float32[::1], types.int64[::1], types.int64
 _correlation = types.NamedUniTuple(_whole, len(WinogradCorrelation._fields), WinogradCorrelation)
 _gradient = types.NamedUniTuple(_whole, len(WinogradWeightGradient._fields), WinogradWeightGradient)
@@ -220,20 +219,16 @@ def _grad_weight(x, dy, dw, space, tables, p, lo, hi, thread):
 
 
 def _run_correlation(pool, blocking, source, w, bias, target, workspace) -> None:
-    space, tables = views(blocking, workspace)
-    p = blocking.numbers
+    space, tables = views(workspace)
+    p, chunk, early_chunk = blocking.numbers, blocking.chunk, blocking.early_chunk
     # Products start from the zeros behind the bias, which is added after the last transform.
     write_bias(pool, space, p.bias_at, p.out_c, bias)
     source, w, target = source.reshape(-1), w.reshape(-1), target.reshape(-1)
-    product_flops = 2 * p.planes * p.tiles * p.in_c * p.out_c
-    chunk = chunk_items(p.items, product_flops)
     if p.by_filters:
-        inputs_chunk = chunk_items(p.tiles, TRANSFORM_FLOPS * p.planes * p.tiles * p.in_c)
-        pool.run(_transform_inputs, p.tiles, inputs_chunk, source, space, p)
+        pool.run(_transform_inputs, p.tiles, early_chunk, source, space, p)
         pool.run(_by_filters, p.items, chunk, w, target, space, tables, p)
     else:
-        weights_chunk = chunk_items(p.panels, TRANSFORM_FLOPS * p.planes * p.in_c * p.out_c)
-        pool.run(_transform_weights, p.panels, weights_chunk, w, space, p)
+        pool.run(_transform_weights, p.panels, early_chunk, w, space, p)
         pool.run(_by_tiles, p.items, chunk, source, target, space, tables, p)
 
 
@@ -252,9 +247,9 @@ def grad_input(pool: ThreadPool, shape: ConvShape, dy, w, dx, workspace, m: int)
 def grad_weight(pool: ThreadPool, shape: ConvShape, x, dy, dw, workspace, m: int) -> None:
     """dw from x and dy with tiles of m x m. See `conv2d.grad_weight`."""
     blocking = grad_weight_blocking(shape, m, pool.threads)
-    space, tables = views(blocking, workspace)
+    space, tables = views(workspace)
     p, flat = blocking.numbers, dw.reshape(-1)
     write_table(pool, tables[p.table_at :], (0,))
-    chunk = chunk_items(p.items, 2 * p.planes * p.tiles * p.in_c * p.out_c)
-    pool.run(_grad_weight, p.items, chunk, x.reshape(-1), dy.reshape(-1), flat, space, tables, p)
+    x, dy = x.reshape(-1), dy.reshape(-1)
+    pool.run(_grad_weight, p.items, blocking.chunk, x, dy, flat, space, tables, p)
     add_parts(pool, space, p, flat)

@@ -24,6 +24,7 @@ from ooctrain.layers.kernels.cpu.blocking import (
     KernelBlocking,
     aligned,
     ceil_div,
+    chunk_items,
     cut_blocks,
     place,
 )
@@ -34,6 +35,7 @@ SHIFT_H, SHIFT_W, FIRST_TAP, TAP_COUNT, WEIGHTS_AT = range(5)
 PHASE_FIELDS = 6
 MIN_ITEMS = 32  # work items wanted, so that many threads share them evenly
 PRIVATE_PIXELS = 1024  # up to this many pixels, each item may pack its own weights
+PACK_FLOPS = 20  # packing an element takes as long as so many flops of the multiplying loop
 FEW_WEIGHTS = 4096  # floats: half of a first-level cache of 32 KiB
 
 
@@ -255,7 +257,11 @@ def _correlation_blocking(
         bias_at=bias_at, packed_at=packed_at, packed_stride=aligned(weight_floats),
         window_at=window_at, window_stride=window_floats,
     )  # fmt: skip
-    return KernelBlocking(numbers, size_floats, tables)
+    packed = all_panels * len(taps.phases)
+    early_chunk = chunk_items(packed, PACK_FLOPS * shape.k * numbers.weight_row)
+    return KernelBlocking(
+        numbers, size_floats, chunk_items(cut.items, shape.flops), early_chunk, tables
+    )
 
 
 def _phase_tables(

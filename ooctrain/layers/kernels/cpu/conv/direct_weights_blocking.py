@@ -21,6 +21,7 @@ from ooctrain.layers.kernels.cpu.blocking import (
     KernelBlocking,
     aligned,
     ceil_div,
+    chunk_items,
     cut_blocks,
     place,
 )
@@ -191,4 +192,5 @@ def grad_weight_blocking(shape: ConvShape, threads: int) -> KernelBlocking[Weigh
         window_at=window_at, window_stride=window_floats, turned=int(turned), sum_rows=sum_rows,
         sums_at=sums_at, sums_stride=sums_floats,
     )  # fmt: skip
-    return KernelBlocking(numbers, size_floats, tables)
+    chunk = chunk_items(cut.items, shape.flops)
+    return KernelBlocking(numbers, size_floats, chunk, tables=tables)

@@ -21,11 +21,13 @@ from ooctrain.layers.kernels.cpu.blocking import (
     KernelBlocking,
     aligned,
     ceil_div,
+    chunk_items,
     place,
 )
 
 TRANSFORM_FLOATS = 36 * 16 * 16 + 36 * 16  # scratch of one thread: a block of weights, a tile
 GROUP_TILES = 24  # tiles transformed together; a multiple of every register tile's rows
+TRANSFORM_FLOPS = 40  # a transformed element takes as long as so many flops of the products
 FILTER_BLOCK = CHANNEL_BLOCK = 128  # of the gradient of the weights that one item computes
 SUM_TILES, SUM_TILES_LARGE = 32, 48  # tiles added at once to a small or a large block
 
@@ -152,7 +154,11 @@ def correlation_blocking(
         products_stride=planes * products_plane, products_plane=products_plane,
         transform_at=transform_at, transform_stride=TRANSFORM_FLOATS,
     )  # fmt: skip
-    return KernelBlocking(numbers, size_floats)
+    early, elements = (tiles, tiles * in_c) if by_filters else (panels, in_c * out_c)
+    return KernelBlocking(
+        numbers, size_floats, chunk_items(numbers.items, 2 * planes * tiles * in_c * out_c),
+        chunk_items(early, TRANSFORM_FLOPS * planes * elements),
+    )  # fmt: skip
 
 
 @lru_cache(maxsize=1024)
@@ -195,4 +201,5 @@ def grad_weight_blocking(
         errors_plane=errors_plane, transform_at=transform_at, transform_stride=TRANSFORM_FLOATS,
         partials_at=partials_at, partial_stride=partial_floats,
     )  # fmt: skip
-    return KernelBlocking(numbers, size_floats)
+    chunk = chunk_items(numbers.items, 2 * planes * tiles * shape.c * shape.k)
+    return KernelBlocking(numbers, size_floats, chunk)
