@@ -21,17 +21,45 @@ from ooctrain.step.rows import PIXEL, SAME, RowPlace, RowRule
 from ooctrain.step.trace import Kind
 
 
+class Statistics(Op):
+    """Mean and deviation of each channel: sums of x and of x^2, which can go on from band to band.
+
+    Args:
+        eps: is added to the variance.
+    """
+
+    __slots__ = ()
+    verb: ClassVar[str] = "stats"
+    of_parts: ClassVar[bool] = True
+    eps: float
+
+    def flops(self, ins, outs):
+        return 4 * ins[0].size
+
+    def row_rule(self, ins):
+        # Where an image is one pixel, blocks of the sum hold pixels of several images.
+        _, _, h, w = ins[0].shape
+        return RowRule((SAME,), lambda place: self, reduces=True) if h * w > 1 else None
+
+    def sums(self, x, *, scalars):
+        x = x.astype(np.float64)
+        return np.stack([x.sum(axis=(0, 2, 3)), (x * x).sum(axis=(0, 2, 3))])
+
+    def from_sums(self, sums, pixels, others):
+        mean, square = sums / pixels
+        var = np.maximum(square - mean * mean, 0)
+        return (mean, 1 / np.sqrt(var + self.eps), var)[: len(self.out_names)]
+
+
 @dataclass(frozen=True, slots=True)
-class BatchNormStats(Op):
+class BatchNormStats(Statistics):
     """mean, 1 / sqrt(var + eps) and the biased variance of each channel."""
 
     eps: float = 1e-5
     name: ClassVar[str] = "batch_norm"
-    verb: ClassVar[str] = "stats"
     out_names: ClassVar[tuple[str, ...]] = ("mean", "inv_std", "var")
     out_kinds: ClassVar[tuple[Kind, ...]] = ("stat", "stat", "stat")
     carries: ClassVar[Literal["batch"]] = "batch"
-    of_parts: ClassVar[bool] = True
     untiled: ClassVar[str] = "its statistics need the whole batch at once"
 
     def infer(self, x: Spec) -> tuple[Spec, ...]:
@@ -44,20 +72,6 @@ class BatchNormStats(Op):
     def reference(self, x, scalars):
         mean, var = x.mean(axis=_rows(x)), x.var(axis=_rows(x))
         return mean, 1 / np.sqrt(var + x.dtype.type(self.eps)), var
-
-    def flops(self, ins, outs):
-        return 4 * ins[0].size
-
-    def row_rule(self, ins):
-        # Where an image is one pixel, blocks of the sum hold pixels of several images.
-        _, _, h, w = ins[0].shape
-        return RowRule((SAME,), lambda place: self, reduces=True) if h * w > 1 else None
-
-    def sums(self, x, *, scalars):
-        return moments(x)
-
-    def from_sums(self, sums, pixels, others):
-        return from_moments(sums / pixels, self.eps)
 
 
 @dataclass(frozen=True, slots=True)
@@ -205,19 +219,6 @@ class BatchNormGradApply(Op):
         """The means of the two sums are over all pixels, not those of the band."""
         n, _, h, w = place.full
         return replace(self, over=self.over or n * h * w)
-
-
-def moments(x: np.ndarray) -> np.ndarray:
-    """Sums of x and of x^2 for each channel, float64."""
-    x = x.astype(np.float64)
-    return np.stack([x.sum(axis=(0, 2, 3)), (x * x).sum(axis=(0, 2, 3))])
-
-
-def from_moments(means: np.ndarray, eps: float) -> tuple[np.ndarray, ...]:
-    """mean, 1 / std and variance, from the means of x and of x^2."""
-    mean, square = means
-    var = np.maximum(square - mean * mean, 0)
-    return mean, 1 / np.sqrt(var + eps), var
 
 
 def _rows(x: np.ndarray) -> tuple[int, ...]:

@@ -15,7 +15,7 @@ from typing import ClassVar, Literal
 
 import numpy as np
 
-from ooctrain.layers.batch_norm import from_moments, moments
+from ooctrain.layers.batch_norm import Statistics
 from ooctrain.layers.reduction import ChannelSum
 from ooctrain.layers.relu import ReLUGrad, where_positive
 from ooctrain.step.op import Op, Spec, require, require_float
@@ -24,16 +24,14 @@ from ooctrain.step.trace import Kind
 
 
 @dataclass(frozen=True, slots=True)
-class InstanceNormStats(Op):
+class InstanceNormStats(Statistics):
     """mean and 1 / sqrt(var + eps) of each channel of each image, both (N, C)."""
 
     eps: float = 1e-5
     name: ClassVar[str] = "instance_norm"
-    verb: ClassVar[str] = "stats"
     out_names: ClassVar[tuple[str, ...]] = ("mean", "inv_std")
     out_kinds: ClassVar[tuple[Kind, ...]] = ("stat", "stat")
     by_image: ClassVar[bool] = True
-    of_parts: ClassVar[bool] = True
     carries: ClassVar[Literal["image"]] = "image"
     untiled: ClassVar[str] = "its statistics need whole images at once"
 
@@ -46,20 +44,6 @@ class InstanceNormStats(Op):
     def reference(self, x, scalars):
         var = x.var(axis=(2, 3))
         return x.mean(axis=(2, 3)), 1 / np.sqrt(var + x.dtype.type(self.eps))
-
-    def flops(self, ins, outs):
-        return 4 * ins[0].size
-
-    def row_rule(self, ins):
-        # Where an image is one pixel, blocks of the sum hold pixels of several images.
-        _, _, h, w = ins[0].shape
-        return RowRule((SAME,), lambda place: self, reduces=True) if h * w > 1 else None
-
-    def sums(self, x, *, scalars):
-        return moments(x)
-
-    def from_sums(self, sums, pixels, others):
-        return from_moments(sums / pixels, self.eps)[:2]
 
 
 @dataclass(frozen=True, slots=True)
