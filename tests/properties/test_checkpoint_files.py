@@ -128,7 +128,8 @@ def test_saving_leaves_no_file_open(tmp_path):
     before = len(os.listdir("/proc/self/fd"))
     for step in range(5):
         files.save(tmp_path / NAME, {}, RunState(step))
-    assert len(os.listdir("/proc/self/fd")) == before
+    # What an earlier test has left open may be closed meanwhile.
+    assert len(os.listdir("/proc/self/fd")) <= before
 
 
 def check_newest(folder, keep, damaged, own_name=NAME):

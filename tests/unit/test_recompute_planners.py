@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pytest
-from support.compile_search import compile_search
 
 import ooctrain as oc
 from ooctrain.rewrite import apply_rewrites
@@ -17,6 +16,7 @@ from ooctrain.sched.planning.effort import Deadline, Effort
 from ooctrain.sched.planning.question import Question
 from ooctrain.sched.planning.rematerialise import droppable
 from ooctrain.sched.schedule import BYTES, Run
+from ooctrain.sched.search.search import compile_search
 from ooctrain.sched.verify import verify
 from ooctrain.testing.check_planner import check_planner
 
