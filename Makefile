@@ -92,8 +92,10 @@ docs: notebooks
 	$(BIN)/python -m pip install --quiet --editable .
 	touch $@
 
-.venv/$(STAMP).stamp: .venv/$(STAMP).demo
+.venv/$(STAMP).stamp:
+	$(PYTHON) -m venv .venv
 	$(BIN)/python -m pip install --quiet --editable ".[dev]"
+	touch .venv/$(STAMP).demo
 	$(BIN)/python $(ADD_NVVM)
 	touch $@
 

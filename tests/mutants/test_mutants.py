@@ -21,6 +21,7 @@ from mutants.forks import in_fork
 from mutants.nearby import STAGES, judging_files, near_files
 from mutants.operators import Mutant, changes_in, files, mutants_of, sample, texts
 from mutants.reach import Judge, Reach
+from support.quick import quick
 
 from ooctrain.alloc import exact_packing, holes
 
@@ -148,7 +149,7 @@ print(known.by_size)
 """
 
 
-@pytest.mark.parametrize("paths", [None, ROOT], ids=["the same paths", "paths of its own"])
+@pytest.mark.parametrize("paths", quick([None, ROOT], 0))
 def test_a_mutant_is_planted_in_the_processes_that_a_test_starts(tmp_path, paths):
     (mutant,) = [
         m for m in mutants_of(FILE, {"Holes.add"})

@@ -15,6 +15,7 @@ import random
 from pathlib import Path
 
 import pytest
+from support.quick import quick
 
 import ooctrain as oc
 from ooctrain.cli import main
@@ -94,7 +95,7 @@ def test_of_many() -> None:
         check(seed, allocators=seed % 5 == 0)
 
 
-@pytest.mark.parametrize("host", ["0", "20KiB"])
+@pytest.mark.parametrize("host", quick(["0", "20KiB"], 1))
 @pytest.mark.parametrize("planner", ["window", "naive", "superneurons"])
 def test_of_the_command(planner: str, host: str, tmp_path: Path) -> None:
     """The budget that `plan` prints fits when it is given."""
@@ -174,7 +175,9 @@ def test_what_lies_between_two_tries_is_not_guessed() -> None:
             assert refused.value.needs == "host"
 
 
-@pytest.mark.parametrize(("allocator", "shares"), [("bump", (20, 50, 90)), ("buddy", (0, 10))])
+@pytest.mark.parametrize(
+    ("allocator", "shares"), quick([("bump", (20, 50, 90)), ("buddy", (0, 10))], 0, names=2)
+)
 def test_an_allocator_without_a_place_names_an_arena_that_does(
     allocator: str, shares: tuple[int, ...]
 ) -> None:

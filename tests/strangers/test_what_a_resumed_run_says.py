@@ -275,6 +275,7 @@ def test_more_epochs_go_on_with_a_stretched_cosine(train, tmp_path):
     assert train(*DIGITS, "--epochs", 4, "--resume", run, "--verify")[0] != 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("schedule", quick(["cosine", "cosine:eta_min=0.01", "onecycle"], 2))
 def test_rates_of_a_stretched_schedule_are_those_of_its_new_length(schedule, train, tmp_path):
     run, straight = tmp_path / "run.safetensors", tmp_path / "straight.safetensors"

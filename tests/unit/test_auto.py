@@ -243,6 +243,7 @@ def test_in_long_steps_near_is_enough(monkeypatch):
     assert len(asked) == 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("own", "number"), quick([(None, 30), (7, 7), (0, 0)], 1, names=2))
 def test_its_own_number_of_evaluations_counts_before_the_question_s(monkeypatch, own, number):
     asked = []

@@ -485,6 +485,7 @@ class Counting:
         return found
 
 
+@pytest.mark.slow
 def test_each_choice_more_is_a_plan_more():
     """The first is taken where there is one choice; else some are made for the budget alone."""
     asked = Question(

@@ -291,6 +291,7 @@ def test_a_reader_that_leaves_ends_the_run_after_its_step(monkeypatch, tmp_path)
     assert "training" in output.getvalue()
 
 
+@pytest.mark.slow
 def test_a_run_in_a_memory_leaves_nothing_running(run):
     before = threading.active_count()
     status, numbers, _, _ = run("--memory", "6GiB", "--steps", "1")

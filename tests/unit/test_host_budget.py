@@ -275,6 +275,7 @@ def test_inputs_alone_are_within_any_host_budget():
     assert prepared.predict().host_peak_bytes == input_bytes(prepared.plan.trace)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("machine", quick(["cpu-generic", "v100-pcie"], 0))
 def test_a_little_host_memory_is_no_loss(machine):
     """With 4 KiB beside the inputs U-Net took 17 % longer than with nothing beside them."""

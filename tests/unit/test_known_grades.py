@@ -21,7 +21,7 @@ from contextlib import nullcontext
 import pytest
 from support import known
 from support.handouts import BOOKS, BOOKS_STUB, IN_BANDS, LRU_STUB, ROWS_STUB, SOLUTION
-from support.quick import all_but
+from support.quick import all_but, quick
 
 from ooctrain.cli import main
 from ooctrain.cli.grade_class import item_table
@@ -170,9 +170,9 @@ def test_a_grade_from_beginning_to_end(assignment):
     assert not found.passed
 
 
-@pytest.mark.parametrize(("end", "status", "last"), [
+@pytest.mark.parametrize(("end", "status", "last"), quick([
     ("", 1, True), ("os._exit(5)", 5, False),
-])  # fmt: skip
+], 1, names=3))  # fmt: skip
 def test_tests_of_a_teacher_that_end_themselves_are_heard_until_then(end, status, last, tmp_path):
     """Of a name of the library's nothing is asked in another process."""
     file = tmp_path / "test_own.py"

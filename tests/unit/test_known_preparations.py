@@ -12,6 +12,7 @@ from dataclasses import astuple
 import pytest
 from support import known
 from support.known_steps import DUPLEX, MACHINE, budget, step
+from support.quick import quick
 
 from ooctrain.errors import OoctrainError
 from ooctrain.execution.compose import rewritten
@@ -91,7 +92,7 @@ def offered(trace: Trace, offers: list[Offer]) -> list[known.Row]:
             for number, offer in enumerate(offers)]  # fmt: skip
 
 
-@pytest.mark.parametrize("name", ["plain", "blocks"])
+@pytest.mark.parametrize("name", quick(["plain", "blocks"], 0))
 def test_tilings_are_offered_as_they_were(name):
     trace = step(name)
     operators = operators_of(trace)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+from support.quick import quick
 
 import ooctrain as oc
 from ooctrain.devices.cpu.host_vm import PAGE_BYTES
@@ -142,7 +143,7 @@ def test_where_any_plan_will_do_the_first_is_taken():
         auto().plan(replace(short, budget_bytes=1))
 
 
-@pytest.mark.parametrize("at_once", [False, True])
+@pytest.mark.parametrize("at_once", quick([False, True], 1))
 def test_bands_only_where_their_bits_will_do(at_once):
     """One large image: what the largest call needs is more than that of a band."""
     trace, machine = step(1, 3, 128, 16, layers=1), HOW.find_machine()

@@ -257,6 +257,7 @@ def test_auto_is_in_core_where_it_fits_and_never_worse_than_those_it_asks():
         assert best.makespan_us <= planner.plan(Question(FORTH_AND_BACK, 30, MACHINE)).makespan_us
 
 
+@pytest.mark.slow
 def test_a_host_budget_that_nothing_can_meet_says_so():
     for planner in (KeepAll(), Naive(), SlidingWindow(), get_planner("auto")):
         with pytest.raises(Infeasible) as refused:

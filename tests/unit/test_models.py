@@ -87,7 +87,7 @@ def test_parameters_keys_and_work_are_the_published_ones(name):
         assert round(multiply_adds(step) / 1e9, 3) == giga
 
 
-@pytest.mark.parametrize("name", quick(list(models.MODELS), 0, 6, 12))
+@pytest.mark.parametrize("name", quick(list(models.MODELS), 0, 12))
 def test_tracing_a_call_costs_the_same_at_any_batch(name):
     model = usual(name)
     calls = len(trace(model, usual_shape(name, 2)).calls)

@@ -125,6 +125,7 @@ def plans_where_no_arena_is(monkeypatch: pytest.MonkeyPatch) -> None:
     assert seen == [True, True, True]
 
 
+@pytest.mark.slow
 @needs_memfd
 def test_under_a_memory_budget_a_step_is_planned_where_no_arena_is(monkeypatch):
     """Planning takes memory, and the promise has none for it: a smaller last batch, or a test, was

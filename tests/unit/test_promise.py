@@ -7,6 +7,7 @@ import gc
 
 import numpy as np
 import pytest
+from support.quick import quick
 
 import ooctrain as oc
 from ooctrain.devices.cpu.process_memory import ProcessMemory
@@ -89,7 +90,7 @@ def traces_alive():
     return [found for found in gc.get_objects() if type(found) is Trace]
 
 
-@pytest.mark.parametrize("how", [{"memory": "16GiB"}, {"budget": "60%"}])
+@pytest.mark.parametrize("how", quick([{"memory": "16GiB"}, {"budget": "60%"}], 0))
 def test_no_step_stays_that_planning_has_tried(how):
     """Steps in bands of 4244 to 10244 calls stayed with planners' tables: 40 MiB beside a
     ResNet-18, of which no promise knew."""

@@ -332,6 +332,7 @@ def test_cases_of_every_experiment_can_travel_to_other_processes(monkeypatch, na
         EXPERIMENTS[name](Wanted(True, GIB, None, ""), Console(quiet=True))
 
 
+@pytest.mark.slow
 def test_a_pool_that_is_done_has_ended_with_its_thread():
     """A thread left alone races the interpreter's end, which prints a bad file descriptor."""
     before = set(threading.enumerate())
