@@ -30,7 +30,7 @@ class Statistics(Op):
 
     __slots__ = ()
     verb: ClassVar[str] = "stats"
-    of_parts: ClassVar[bool] = True
+    patchwise: ClassVar[bool] = True
     eps: float
 
     def flops(self, ins, outs):
@@ -92,7 +92,7 @@ class BatchNormApply(Op):
     residual: bool = False
     name: ClassVar[str] = "batch_norm"
     by_image: ClassVar[bool] = True
-    of_parts: ClassVar[bool] = True
+    patchwise: ClassVar[bool] = True
     untiled: ClassVar[str] = "its statistics need the whole batch at once"
 
     def infer(self, x: Spec, mean: Spec, inv_std: Spec, gamma: Spec, beta: Spec, *residual: Spec):
@@ -255,7 +255,7 @@ class BatchNormUpdate(Op):
     pure: ClassVar[bool] = False
     out_names: ClassVar[tuple[str, ...]] = ("running_mean", "running_var", "batches")
     out_kinds: ClassVar[tuple[Kind, ...]] = ("state", "state", "state")
-    of_parts: ClassVar[bool] = True
+    patchwise: ClassVar[bool] = True
     untiled: ClassVar[str] = "its statistics need the whole batch at once"
 
     def infer(self, mean: Spec, var: Spec, running_mean: Spec, running_var: Spec, *batches: Spec):
@@ -288,7 +288,7 @@ class InverseStd(Op):
     verb: ClassVar[str] = "inv_std"
     out_names: ClassVar[tuple[str, ...]] = ("inv_std",)
     out_kinds: ClassVar[tuple[Kind, ...]] = ("stat",)
-    of_parts: ClassVar[bool] = True
+    patchwise: ClassVar[bool] = True
 
     def infer(self, var: Spec) -> tuple[Spec, ...]:
         return (var,)

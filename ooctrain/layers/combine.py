@@ -85,7 +85,7 @@ class Constant(Op):
     name: ClassVar[str] = "constant"
     verb: ClassVar[str] = "fill"
     out_kinds: ClassVar[tuple[Kind, ...]] = ("aux",)
-    of_parts: ClassVar[bool] = True
+    patchwise: ClassVar[bool] = True
 
     def infer(self) -> tuple[Spec, ...]:
         return (Spec(self.shape),)

@@ -62,7 +62,7 @@ class InstanceNormApply(Op):
     relu: bool = False
     residual: bool = False
     name: ClassVar[str] = "instance_norm"
-    of_parts: ClassVar[bool] = True
+    patchwise: ClassVar[bool] = True
     untiled: ClassVar[str] = "its statistics need whole images at once"
 
     def infer(self, x: Spec, mean: Spec, inv_std: Spec, *rest: Spec) -> tuple[Spec, ...]:

@@ -156,8 +156,8 @@ def part_windows(call: SketchedCall, images: set[int]) -> tuple[Window, Window] 
     """
     op, others = call.op, [t for t in call.ins if t.variable not in images]
     if len(others) == len(call.ins):
-        return PIXEL if op.of_parts or isinstance(op, Dropout) else None
-    if op.of_parts:
+        return PIXEL if op.patchwise or isinstance(op, Dropout) else None
+    if op.patchwise:
         return PIXEL
     if isinstance(op, Arithmetic):
         # A number for each channel, perhaps, but not one for each pixel.

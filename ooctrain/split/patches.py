@@ -87,7 +87,7 @@ def _patch(layout: Layout, calls: Sequence[SketchedCall], source: Tensor, patch:
         elif isinstance(each.op, BatchNormUpdate):
             each = replace(each, op=replace(each.op, rows=rows[each.ins[0].variable]))
         windows, block = each.op.window(), None
-        if windows and not each.op.of_parts and images.intersection(t.variable for t in each.ins):
+        if windows and not each.op.patchwise and images.intersection(t.variable for t in each.ins):
             place, block = _place(layout, each, windows, patch)
             each = replace(each, op=each.op.on_tile(place))
         _record(layout.sketch, each, values, path, block)

@@ -115,8 +115,8 @@ class Op:
     image_axes: ClassVar[int] = 4
     #: each image of its first input gives one of its output, and no other input is one of images
     by_image: ClassVar[bool] = False
-    #: works on a part of an image as on a whole one: what it finds out is of the part
-    of_parts: ClassVar[bool] = False
+    #: works on a patch as on a whole image: what it finds out, as statistics, is of the patch
+    patchwise: ClassVar[bool] = False
     #: whether a sum over all pixels can go on from band to band, for the batch or for each image
     carries: ClassVar[Literal["", "batch", "image"]] = ""
     #: why no tile of an image can be computed by itself, for messages; "": it has no `window`

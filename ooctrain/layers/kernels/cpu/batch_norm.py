@@ -41,7 +41,8 @@ from ooctrain.layers.kernels.cpu.simd.simd_memory import (
     vstore,
     vstore4,
 )
-from ooctrain.layers.kernels.cpu.workspace import row_sums
+from ooctrain.layers.kernels.cpu.workspace import SumsCut, row_sums
+from ooctrain.layers.kernels.signature import B1, F4, F8, I8, F4s, I8s, U1s
 
 Array = np.ndarray
 
@@ -52,29 +53,27 @@ ZERO = np.float32(0)
 AHEAD_ROWS = 16
 
 
-@kernel("void(f4[::1], i8, u1[::1], i8, i8, i8, i8, i8, i8, i8, i8, i8, i8, i8, i8)")
-def _stats(
-    x, channels, workspace, padded, chunks, section, length, per_section, per_chunk, count, begin,
-    end, lo, hi, thread,
-):  # fmt: skip
+@kernel
+def _stats(x: F4s, channels: I8, workspace: U1s, cut: SumsCut, lo, hi, thread):
     """Per chunk and channel: sums of x and of x^2 in float64. Items are chunks, from the first that
     x touches; x holds blocks [begin, end).
 
     A block has n rows, mean m and squared deviations q from it, both float32; it adds n m and
     q + n m^2.
     """
-    partials, block = channel_partials(workspace, chunks, 2 * padded)
+    padded, per_chunk, begin, end = cut.padded, cut.per_chunk, cut.begin, cut.end
+    partials, block = channel_partials(workspace, cut.chunks, 2 * padded)
     chunk = begin // per_chunk + lo
     base = chunk * 2 * padded
     sums, squares = partials[base : base + padded], partials[base + padded : base + 2 * padded]
     if chunk * per_chunk >= begin:
         sums[:] = 0.0
         squares[:] = 0.0
-    origin = first_of_block(begin, section, length, per_section)
+    origin = first_of_block(begin, cut)
     zero, whole = vsplat(ZERO), channels - channels % (4 * VL)
     for number in range(max(begin, chunk * per_chunk), min(end, (chunk + 1) * per_chunk)):
-        first = first_of_block(number, section, length, per_section) - origin
-        last = first + pixels_of_block(number, section, length, per_section)
+        first = first_of_block(number, cut) - origin
+        last = first + pixels_of_block(number, cut)
         share = np.float32(1.0 / (last - first))
         for c in range(0, whole, 4 * VL):
             s0, s1, s2, s3 = zero, zero, zero, zero
@@ -123,8 +122,11 @@ def inverse_root(value):
     return 1.0 / root if root != 0.0 else np.inf
 
 
-@kernel("void(u1[::1], i8, i8, i8, f8, f4[::1], f4[::1], f4[::1], i8, i8, i8)")
-def _finish_stats(workspace, padded, chunks, rows, eps, mean, inv_std, var, lo, hi, thread):
+@kernel
+def _finish_stats(
+    workspace: U1s, padded: I8, chunks: I8, rows: I8, eps: F8, mean: F4s, inv_std: F4s, var: F4s,
+    lo, hi, thread,
+):  # fmt: skip
     """Mean, variance and 1 / sqrt(variance + eps) from the sums of all chunks. Items: channels."""
     for c in range(lo, hi):
         m = channel_total(workspace, chunks, 2 * padded, c) / rows
@@ -133,32 +135,29 @@ def _finish_stats(workspace, padded, chunks, rows, eps, mean, inv_std, var, lo, 
         mean[c], var[c], inv_std[c] = m, v, inverse_root(v + eps)
 
 
-@kernel(
-    "void(f4[::1], f4[::1], f4[::1], f4[::1], b1, u1[::1], i8, i8, i8, i8, i8, i8, i8, i8, i8, "
-    "i8, i8, i8)"
-)
+@kernel
 def _grad_reduce(
-    dy, mask, x, mean, masked, workspace, padded, chunks, section, length, per_section, per_chunk,
-    count, begin, end, lo, hi, thread,
+    dy: F4s, mask: F4s, x: F4s, mean: F4s, masked: B1, workspace: U1s, cut: SumsCut, lo, hi, thread,
 ):  # fmt: skip
     """Per chunk and channel: sums of dz and of dz * (x - mean). Items are chunks, from the first
     that the arrays touch; these hold blocks [begin, end).
 
     Blocks are summed in float32, their sums added in float64, from the last block to the first.
     """
+    padded, per_chunk, begin, end = cut.padded, cut.per_chunk, cut.begin, cut.end
     channels, zero = mean.size, vsplat(ZERO)
-    partials, block = channel_partials(workspace, chunks, 2 * padded)
+    partials, block = channel_partials(workspace, cut.chunks, 2 * padded)
     chunk = begin // per_chunk + lo
     base = chunk * 2 * padded
     sums = partials[base : base + 2 * padded]
-    behind = min(count, (chunk + 1) * per_chunk)
+    behind = min(cut.blocks, (chunk + 1) * per_chunk)
     if behind <= end:
         sums[:] = 0.0
-    origin = first_of_block(begin, section, length, per_section)
+    origin = first_of_block(begin, cut)
     whole = channels - channels % (4 * VL)
     for number in range(min(end, behind) - 1, max(begin, chunk * per_chunk) - 1, -1):
-        first = first_of_block(number, section, length, per_section) - origin
-        last = first + pixels_of_block(number, section, length, per_section)
+        first = first_of_block(number, cut) - origin
+        last = first + pixels_of_block(number, cut)
         for c in range(0, whole, 4 * VL):
             m0, m1 = vload(mean, c), vload(mean, c + VL)
             m2, m3 = vload(mean, c + 2 * VL), vload(mean, c + 3 * VL)
@@ -194,8 +193,10 @@ def _grad_reduce(
             sums[padded + c] += block[base + padded + c]
 
 
-@kernel("void(u1[::1], i8, i8, f4[::1], f4[::1], f4[::1], i8, i8, i8)")
-def _finish_grad(workspace, padded, chunks, inv_std, dgamma, dbeta, lo, hi, thread):
+@kernel
+def _finish_grad(
+    workspace: U1s, padded: I8, chunks: I8, inv_std: F4s, dgamma: F4s, dbeta: F4s, lo, hi, thread,
+):  # fmt: skip
     """dgamma and dbeta from the sums of all chunks. Items: channels."""
     for c in range(lo, hi):
         dbeta[c] = channel_total(workspace, chunks, 2 * padded, c)
@@ -203,13 +204,11 @@ def _finish_grad(workspace, padded, chunks, inv_std, dgamma, dbeta, lo, hi, thre
         dgamma[c] = products * inv_std[c]
 
 
-@kernel(
-    "void(f4[::1], f4[::1], f4[::1], f4[::1], f4[::1], f4[::1], f4[::1], f4[::1], f4[::1], "
-    "b1, f4, b1, i8, i8, i8)"
-)
+@kernel
 def _grad_apply(
-    dy, mask, x, mean, inv_std, gamma, dgamma, dbeta, dx, masked, inv_rows, past, lo, hi, thread
-):
+    dy: F4s, mask: F4s, x: F4s, mean: F4s, inv_std: F4s, gamma: F4s, dgamma: F4s, dbeta: F4s,
+    dx: F4s, masked: B1, inv_rows: F4, past: B1, lo, hi, thread,
+):  # fmt: skip
     """dx = gamma inv_std (dz - dbeta / P - (x - mean) slope), slope = inv_std dgamma / P.
 
     Each fused product-and-sum is written out, so that the bits do not depend on the compiler.
@@ -229,22 +228,23 @@ def _grad_apply(
         store_fence()
 
 
-@kernel("void(f4[::1], f4[::1], f4[::1], f4[::1], f4[::1], f4[::1], f4, f4, i8, i8, i8)")
+@kernel
 def _update_running(
-    mean, var, old_mean, old_var, new_mean, new_var, momentum, unbias, lo, hi, thread
-):
+    mean: F4s, var: F4s, old_mean: F4s, old_var: F4s, new_mean: F4s, new_var: F4s, momentum: F4,
+    unbias: F4, lo, hi, thread,
+):  # fmt: skip
     for c in range(lo, hi):
         new_mean[c] = old_mean[c] + momentum * (mean[c] - old_mean[c])
         new_var[c] = old_var[c] + momentum * (var[c] * unbias - old_var[c])
 
 
-@kernel("void(i8[::1], i8[::1], i8, i8, i8)")
-def _count(old, new, lo, hi, thread):
+@kernel
+def _count(old: I8s, new: I8s, lo, hi, thread):
     new[0] = old[0] + 1
 
 
-@kernel("void(f4[::1], f4[::1], f8, i8, i8, i8)")
-def _inv_std(var, out, eps, lo, hi, thread):
+@kernel
+def _inv_std(var: F4s, out: F4s, eps: F8, lo, hi, thread):
     for c in range(lo, hi):
         out[c] = inverse_root(var[c] + eps)
 
@@ -269,8 +269,8 @@ def add_stats(pool: ThreadPool, x, shape: Sequence[int], first_pixel: int, works
         x: (..., C), pixels from `first_pixel` on of an array of this shape.
     """
     sums = row_sums(shape)
-    items, *blocks = sums.span(first_pixel, x.size // sums.channels)
-    pool.run(_stats, items, 1, x, sums.channels, workspace, *sums.space, *sums.cut, *blocks)
+    items, cut = sums.span(first_pixel, x.size)
+    pool.run(_stats, items, 1, x, sums.channels, workspace, cut)
 
 
 def finish_stats(
@@ -306,9 +306,9 @@ def add_grad_sums(
 ) -> None:
     """Adds whole blocks of pixels, the next ones from the bottom, to the sums in the workspace."""
     sums = row_sums(shape)
-    items, *blocks = sums.span(first_pixel, x.size // sums.channels)
+    items, cut = sums.span(first_pixel, x.size)
     arrays = dy, (dy if mask is None else mask), x, mean, mask is not None, workspace
-    pool.run(_grad_reduce, items, 1, *arrays, *sums.space, *sums.cut, *blocks)
+    pool.run(_grad_reduce, items, 1, *arrays, cut)
 
 
 def finish_grad_sums(
@@ -384,10 +384,11 @@ ROWS_IN_FOURS = 16
 IN_FOURS_BYTES = 20 << 20
 
 
-@kernel(
-    "void(f4[::1], f4[::1], f4[::1], f4[::1], f4[::1], f4[::1], f4[::1], b1, f4, b1, i8, i8, i8)"
-)
-def _apply(x, mean, inv_std, gamma, beta, residual, y, add, floor, past, lo, hi, thread):
+@kernel
+def _apply(
+    x: F4s, mean: F4s, inv_std: F4s, gamma: F4s, beta: F4s, residual: F4s, y: F4s, add: B1,
+    floor: F4, past: B1, lo, hi, thread,
+):  # fmt: skip
     """y = max((x - mean) * (gamma * inv_std) + beta [+ residual], floor)."""
     channels, floors = mean.size, vsplat(floor)
     for row in range(lo, hi):
@@ -405,8 +406,11 @@ def _apply(x, mean, inv_std, gamma, beta, residual, y, add, floor, past, lo, hi,
         store_fence()
 
 
-@kernel("void(f4[::1], f4[::1], f4[::1], f4[::1], f4[::1], f4[::1], f4[::1], b1, f4, i8, i8, i8)")
-def _apply_in_fours(x, mean, inv_std, gamma, beta, residual, y, add, floor, lo, hi, thread):
+@kernel
+def _apply_in_fours(
+    x: F4s, mean: F4s, inv_std: F4s, gamma: F4s, beta: F4s, residual: F4s, y: F4s, add: B1,
+    floor: F4, lo, hi, thread,
+):  # fmt: skip
     """As `_apply`; the vectors of C for four machine vectors stay in registers over some rows."""
     channels, floors = mean.size, vsplat(floor)
     for first in range(lo, hi, ROWS_IN_FOURS):

@@ -25,6 +25,7 @@ from ooctrain.layers.kernels.cpu.runtime.pool import ThreadPool
 from ooctrain.layers.kernels.cpu.simd.simd import VL, vsum
 from ooctrain.layers.kernels.cpu.simd.simd_memory import vload
 from ooctrain.layers.kernels.cpu.workspace import BLOCK_ELEMENTS, DOUBLE_BYTES, MOST_LANES
+from ooctrain.layers.kernels.signature import I8, F4s, F8s
 from ooctrain.layers.losses import TotalLoss, mean_factor, number_of
 from ooctrain.layers.reduction import ChannelSum
 from ooctrain.step.op import FLOAT_BYTES, Op, whole_lines
@@ -115,8 +116,8 @@ def _of_image(state: Array, images: int, image: int) -> Array:
 # Losses of class numbers
 
 
-@kernel("void(f4[::1], i8, i8, i8, f8[::1], f4[::1])")
-def _go_on(losses, start, rows, chunk, partials, lanes):
+@kernel
+def _go_on(losses: F4s, start: I8, rows: I8, chunk: I8, partials: F8s, lanes: F4s):
     """Adds the losses of the rows from `start` on, of `rows` in all."""
     at, stop = start, start + losses.size
     while at < stop:

@@ -14,10 +14,11 @@ from ooctrain.layers.kernels.cpu.runtime.kernel_jit import kernel
 from ooctrain.layers.kernels.cpu.runtime.pool import ThreadPool
 from ooctrain.layers.kernels.cpu.simd.simd import VL
 from ooctrain.layers.kernels.cpu.simd.simd_memory import vload_upto, vstore_upto
+from ooctrain.layers.kernels.signature import F4s
 
 
-@kernel("void(f4[::1], f4[::1], i8, i8, i8)")
-def _add_bias(y, bias, lo, hi, thread):
+@kernel
+def _add_bias(y: F4s, bias: F4s, lo, hi, thread):
     """Items are pixels."""
     channels = bias.size
     for pixel in range(lo, hi):

@@ -13,14 +13,15 @@ import numpy as np
 from ooctrain.layers.kernels.cpu.chunks import image_sizes, row_chunk
 from ooctrain.layers.kernels.cpu.runtime.kernel_jit import kernel
 from ooctrain.layers.kernels.cpu.runtime.pool import ThreadPool
+from ooctrain.layers.kernels.signature import F4s, I8x5, I8x8, U1s
 from ooctrain.layers.pooling import PoolGeometry
 
 Array = np.ndarray
 ZERO, LOWEST = np.float32(0), np.float32(-np.inf)
 
 
-@kernel("void(f4[::1], f4[::1], u1[::1], UniTuple(i8, 5), UniTuple(i8, 8), i8, i8, i8)")
-def _max_pool(xs, ys, indices, sizes, window, lo, hi, thread):
+@kernel
+def _max_pool(xs: F4s, ys: F4s, indices: U1s, sizes: I8x5, window: I8x8, lo, hi, thread):
     """Items are output rows (n, oh). As in torch, the first maximum wins, and NaN beats all."""
     height, width, rows, columns, channels = sizes
     kh, kw, sh, sw, dh, dw, top, left = window
@@ -51,8 +52,8 @@ def _position(at, window, stride, dilation, cells):
     return behind // dilation
 
 
-@kernel("void(f4[::1], u1[::1], f4[::1], UniTuple(i8, 5), UniTuple(i8, 8), i8, i8, i8)")
-def _max_pool_grad(dys, indices, dxs, sizes, window, lo, hi, thread):
+@kernel
+def _max_pool_grad(dys: F4s, indices: U1s, dxs: F4s, sizes: I8x5, window: I8x8, lo, hi, thread):
     """Items are input rows (n, h)."""
     height, width, rows, columns, channels = sizes
     kh, kw, sh, sw, dh, dw, top, left = window

@@ -15,15 +15,19 @@ from ooctrain.layers.dropout import GOLDEN, MIX_1, MIX_2, S27, S30, S31, S32, Dr
 from ooctrain.layers.kernels.cpu.chunks import row_chunk
 from ooctrain.layers.kernels.cpu.runtime.kernel_jit import kernel
 from ooctrain.layers.kernels.cpu.runtime.pool import ThreadPool
+from ooctrain.layers.kernels.signature import F4, U8, F4s4d, I8x4
 
 Array = np.ndarray
 ZERO = np.float32(0)
 
 
-@kernel("void(f4[:,:,:,::1], f4[:,:,:,::1], u8, u8, f4, i8, i8, i8, i8, i8, i8, i8, i8, i8, i8)")
-def _dropout(x, y, key, threshold, scale, n0, c0, h0, w0, full_c, full_h, full_w, lo, hi, thread):
+@kernel
+def _dropout(
+    x: F4s4d, y: F4s4d, key: U8, threshold: U8, scale: F4, begin: I8x4, full: I8x4, lo, hi, thread
+):
     """Items are rows (n, h); element (n, c, h, w) has the counter ((n * C + c) * H + h) * W + w."""
     height, width, channels = x.shape[1], x.shape[2], x.shape[3]
+    (n0, c0, h0, w0), (_, full_c, full_h, full_w) = begin, full
     plane = np.uint64(full_h * full_w) * GOLDEN
     for item in range(lo, hi):
         n, h = item // height, item % height
@@ -49,5 +53,5 @@ def dropout(pool: ThreadPool, x: Array, y: Array, op: Dropout, key: int) -> None
     n, h, w, c = x4.shape
     full = op.full or (n, c, h, w)
     items = x4.shape[0] * x4.shape[1]
-    draw = key, op.threshold, op.scale, *op.offset, *full[1:]
+    draw = key, op.threshold, op.scale, op.offset, full
     pool.run(_dropout, items, row_chunk(items, x4.size // items), x4, y4, *draw)

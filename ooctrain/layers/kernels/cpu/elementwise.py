@@ -39,14 +39,15 @@ from ooctrain.layers.kernels.cpu.simd.simd_memory import (
     vstore4,
     vstore_upto,
 )
-from ooctrain.layers.kernels.cpu.workspace import row_sums
+from ooctrain.layers.kernels.cpu.workspace import SumsCut, row_sums
+from ooctrain.layers.kernels.signature import B1, F4, I8, F4s, U1s
 
 Array = np.ndarray
 ZERO = np.float32(0)
 
 
-@kernel("void(f4[::1], f4[::1], b1, i8, i8, i8)")
-def _relu(x, y, past, lo, hi, thread):
+@kernel
+def _relu(x: F4s, y: F4s, past: B1, lo, hi, thread):
     zero = vsplat(ZERO)
     for i in range(lo, hi, VL):
         n = hi - i
@@ -55,8 +56,8 @@ def _relu(x, y, past, lo, hi, thread):
         store_fence()
 
 
-@kernel("void(f4[::1], f4[::1], f4[::1], b1, i8, i8, i8)")
-def _relu_grad(dy, y, dx, past, lo, hi, thread):
+@kernel
+def _relu_grad(dy: F4s, y: F4s, dx: F4s, past: B1, lo, hi, thread):
     zero = vsplat(ZERO)
     for i in range(lo, hi, VL):
         n = hi - i
@@ -65,8 +66,8 @@ def _relu_grad(dy, y, dx, past, lo, hi, thread):
         store_fence()
 
 
-@kernel("void(f4[::1], f4[::1], f4[::1], f4, b1, i8, i8, i8)")
-def _add(a, b, y, floor, past, lo, hi, thread):
+@kernel
+def _add(a: F4s, b: F4s, y: F4s, floor: F4, past: B1, lo, hi, thread):
     """y = max(a + b, floor)."""
     floors = vsplat(floor)
     for i in range(lo, hi, VL):
@@ -76,8 +77,8 @@ def _add(a, b, y, floor, past, lo, hi, thread):
         store_fence()
 
 
-@kernel("void(f4[::1], f4[::1], f4[::1], f4[::1], b1, i8, i8, i8)")
-def _add_masked(a, dy, y, out, past, lo, hi, thread):
+@kernel
+def _add_masked(a: F4s, dy: F4s, y: F4s, out: F4s, past: B1, lo, hi, thread):
     zero = vsplat(ZERO)
     for i in range(lo, hi, VL):
         n = hi - i
@@ -87,8 +88,8 @@ def _add_masked(a, dy, y, out, past, lo, hi, thread):
         store_fence()
 
 
-@kernel("void(f4[::1], f4[::1], f4, b1, i8, i8, i8)")
-def _scale(x, y, factor, past, lo, hi, thread):
+@kernel
+def _scale(x: F4s, y: F4s, factor: F4, past: B1, lo, hi, thread):
     for i in range(lo, hi, VL):
         n = hi - i
         vput_upto(y, i, factor * vload_upto(x, i, n), n, past)
@@ -96,8 +97,8 @@ def _scale(x, y, factor, past, lo, hi, thread):
         store_fence()
 
 
-@kernel("void(f4[::1], f4, i8, i8, i8)")
-def _fill(y, value, lo, hi, thread):
+@kernel
+def _fill(y: F4s, value: F4, lo, hi, thread):
     values = vsplat(value)
     whole = hi - (hi - lo) % (4 * VL)
     for i in range(lo, whole, 4 * VL):
@@ -106,24 +107,22 @@ def _fill(y, value, lo, hi, thread):
         vstore_upto(y, i, values, hi - i)
 
 
-@kernel("void(f4[::1], i8, u1[::1], i8, i8, i8, i8, i8, i8, i8, i8, i8, i8, i8, i8)")
-def _channel_sums(
-    dy, channels, workspace, padded, chunks, section, length, per_section, per_chunk, count, begin,
-    end, lo, hi, thread,
-):  # fmt: skip
+@kernel
+def _channel_sums(dy: F4s, channels: I8, workspace: U1s, cut: SumsCut, lo, hi, thread):
     """float32 sums over blocks of rows, four vectors at a time; blocks added in float64, from the
     last to the first, as in `batch_norm._grad_reduce`.
     """
-    partials, block = channel_partials(workspace, chunks, padded)
+    padded, per_chunk, begin, end = cut.padded, cut.per_chunk, cut.begin, cut.end
+    partials, block = channel_partials(workspace, cut.chunks, padded)
     chunk = begin // per_chunk + lo
     base, zero = chunk * padded, vsplat(ZERO)
-    sums, behind = partials[base : base + padded], min(count, (chunk + 1) * per_chunk)
+    sums, behind = partials[base : base + padded], min(cut.blocks, (chunk + 1) * per_chunk)
     if behind <= end:
         sums[:] = 0.0
-    origin = first_of_block(begin, section, length, per_section)
+    origin = first_of_block(begin, cut)
     for number in range(min(end, behind) - 1, max(begin, chunk * per_chunk) - 1, -1):
-        first = first_of_block(number, section, length, per_section) - origin
-        last = first + pixels_of_block(number, section, length, per_section)
+        first = first_of_block(number, cut) - origin
+        last = first + pixels_of_block(number, cut)
         whole = channels - channels % (4 * VL)
         for c in range(0, whole, 4 * VL):
             s0, s1, s2, s3 = zero, zero, zero, zero
@@ -141,8 +140,8 @@ def _channel_sums(
             sums[c] += block[base + c]
 
 
-@kernel("void(f4[::1], u1[::1], i8, i8, i8, i8, i8)")
-def _add_channel_sums(db, workspace, padded, chunks, lo, hi, thread):
+@kernel
+def _add_channel_sums(db: F4s, workspace: U1s, padded: I8, chunks: I8, lo, hi, thread):
     for c in range(lo, hi):
         db[c] = channel_total(workspace, chunks, padded, c)
 
@@ -213,8 +212,8 @@ def add_channel_sums(
         dy: (..., C), pixels from `first_pixel` on of an array of this shape.
     """
     sums = row_sums(shape)
-    items, *blocks = sums.span(first_pixel, dy.size // sums.channels)
-    pool.run(_channel_sums, items, 1, dy, sums.channels, workspace, *sums.space, *sums.cut, *blocks)
+    items, cut = sums.span(first_pixel, dy.size)
+    pool.run(_channel_sums, items, 1, dy, sums.channels, workspace, cut)
 
 
 def finish_channel_sums(

@@ -11,19 +11,20 @@ import numpy as np
 from ooctrain.layers.kernels.cpu.chunks import element_chunk
 from ooctrain.layers.kernels.cpu.runtime.kernel_jit import kernel
 from ooctrain.layers.kernels.cpu.runtime.pool import ThreadPool
+from ooctrain.layers.kernels.signature import F4, F4s, U1s
 
 Array = np.ndarray
 Each = float | tuple[float, ...]
 
 
-@kernel("void(u1[::1], f4[::1], f4, f4, i8, i8, i8)")
-def _from_bytes(x, y, mean, std, lo, hi, thread):
+@kernel
+def _from_bytes(x: U1s, y: F4s, mean: F4, std: F4, lo, hi, thread):
     for i in range(lo, hi):
         y[i] = (np.float32(x[i]) - mean) / std
 
 
-@kernel("void(u1[::1], f4[::1], f4[::1], f4[::1], i8, i8, i8)")
-def _from_bytes_by_channel(x, y, mean, std, lo, hi, thread):
+@kernel
+def _from_bytes_by_channel(x: U1s, y: F4s, mean: F4s, std: F4s, lo, hi, thread):
     channel = lo % mean.size
     for i in range(lo, hi):
         y[i] = (np.float32(x[i]) - mean[channel]) / std[channel]

@@ -47,6 +47,7 @@ from ooctrain.layers.kernels.cpu.simd.simd_math import (
     vtanh,
 )
 from ooctrain.layers.kernels.cpu.simd.simd_memory import vload_upto, vstore_upto
+from ooctrain.layers.kernels.signature import B1, F4, I8, F4s
 from ooctrain.layers.losses import ValueLoss, ValueLossGrad
 
 Array = np.ndarray
@@ -93,8 +94,8 @@ def _tanh_of_gelu(v):
     return vtanh(SCALE * (v * (ONE + CUBE * (v * v))))
 
 
-@kernel("void(f4[::1], f4[::1], i8, f4, i8, i8, i8)")
-def _function(x, y, which, p, lo, hi, thread):
+@kernel
+def _function(x: F4s, y: F4s, which: I8, p: F4, lo, hi, thread):
     zero, parameter = vsplat(ZERO), vsplat(p)
     for i in range(lo, hi, VL):
         n = hi - i
@@ -142,8 +143,8 @@ def _function(x, y, which, p, lo, hi, thread):
         vstore_upto(y, i, v, n)
 
 
-@kernel("void(f4[::1], f4[::1], f4[::1], i8, f4, i8, i8, i8)")
-def _function_grad(dy, x, dx, which, p, lo, hi, thread):
+@kernel
+def _function_grad(dy: F4s, x: F4s, dx: F4s, which: I8, p: F4, lo, hi, thread):
     zero, one, three = vsplat(ZERO), vsplat(ONE), vsplat(THREE)
     six, parameter = vsplat(SIX), vsplat(p)
     for i in range(lo, hi, VL):
@@ -205,16 +206,22 @@ def _function_grad(dy, x, dx, which, p, lo, hi, thread):
         vstore_upto(dx, i, vload_upto(dy, i, n) * v, n)
 
 
-@kernel("void(f4[::1], f4[::1], f4, f4, f4, f4, f4, f4, i8, i8, i8)")
-def _power(x, y, p, high, low, below, of_zero, of_infinity, lo, hi, thread):
+@kernel
+def _power(
+    x: F4s, y: F4s, p: F4, high: F4, low: F4, below: F4, of_zero: F4, of_infinity: F4, lo, hi,
+    thread,
+):  # fmt: skip
     numbers = p, high, low, below, of_zero, of_infinity
     for i in range(lo, hi, VL):
         n = hi - i
         vstore_upto(y, i, vpower(vload_upto(x, i, n), numbers), n)
 
 
-@kernel("void(f4[::1], f4[::1], f4[::1], f4, f4, f4, f4, f4, f4, f4, i8, i8, i8)")
-def _power_grad(dy, x, dx, factor, p, high, low, below, of_zero, of_infinity, lo, hi, thread):
+@kernel
+def _power_grad(
+    dy: F4s, x: F4s, dx: F4s, factor: F4, p: F4, high: F4, low: F4, below: F4, of_zero: F4,
+    of_infinity: F4, lo, hi, thread,
+):  # fmt: skip
     numbers = p, high, low, below, of_zero, of_infinity
     for i in range(lo, hi, VL):
         n = hi - i
@@ -222,8 +229,8 @@ def _power_grad(dy, x, dx, factor, p, high, low, below, of_zero, of_infinity, lo
         vstore_upto(dx, i, vload_upto(dy, i, n) * slope, n)
 
 
-@kernel("void(f4[::1], f4[::1], f4[::1], i8, f4, i8, i8, i8)")
-def _loss(x, target, y, which, p, lo, hi, thread):
+@kernel
+def _loss(x: F4s, target: F4s, y: F4s, which: I8, p: F4, lo, hi, thread):
     half, scale = vsplat(HALF * p), vsplat(HALF / p if p > ZERO else ZERO)
     beta, zero = vsplat(p), vsplat(ZERO)
     for i in range(lo, hi, VL):
@@ -240,8 +247,10 @@ def _loss(x, target, y, which, p, lo, hi, thread):
         vstore_upto(y, i, v, n)
 
 
-@kernel("void(f4[::1], f4[::1], f4[::1], f4[::1], i8, f4, b1, i8, i8, i8)")
-def _loss_grad(x, target, dy, dx, which, p, of_target, lo, hi, thread):
+@kernel
+def _loss_grad(
+    x: F4s, target: F4s, dy: F4s, dx: F4s, which: I8, p: F4, of_target: B1, lo, hi, thread,
+):  # fmt: skip
     scale, beta = vsplat(ONE / p if p > ZERO else ZERO), vsplat(p)
     zero, one = vsplat(ZERO), vsplat(ONE)
     for i in range(lo, hi, VL):
@@ -311,8 +320,8 @@ def value_loss_grad(
 EXP_WORK = 4
 
 
-@kernel("void(f4[::1], f4[::1], f4[::1], f4, i8, i8, i8)")
-def _leaky(dy, y, dx, slope, lo, hi, thread):
+@kernel
+def _leaky(dy: F4s, y: F4s, dx: F4s, slope: F4, lo, hi, thread):
     zero = vsplat(ZERO)
     for i in range(lo, hi, VL):
         n = hi - i
@@ -320,30 +329,30 @@ def _leaky(dy, y, dx, slope, lo, hi, thread):
         vstore_upto(dx, i, vselect_gt(vload_upto(y, i, n), zero, d, slope * d), n)
 
 
-@kernel("void(f4[::1], f4[::1], i8, i8, i8)")
-def _tanh(x, y, lo, hi, thread):
+@kernel
+def _tanh(x: F4s, y: F4s, lo, hi, thread):
     for i in range(lo, hi, VL):
         n = hi - i
         vstore_upto(y, i, vtanh(vload_upto(x, i, n)), n)
 
 
-@kernel("void(f4[::1], f4[::1], f4[::1], i8, i8, i8)")
-def _tanh_grad(dy, y, dx, lo, hi, thread):
+@kernel
+def _tanh_grad(dy: F4s, y: F4s, dx: F4s, lo, hi, thread):
     for i in range(lo, hi, VL):
         n = hi - i
         out = vload_upto(y, i, n)
         vstore_upto(dx, i, vload_upto(dy, i, n) * (ONE - out * out), n)
 
 
-@kernel("void(f4[::1], f4[::1], i8, i8, i8)")
-def _sigmoid(x, y, lo, hi, thread):
+@kernel
+def _sigmoid(x: F4s, y: F4s, lo, hi, thread):
     for i in range(lo, hi, VL):
         n = hi - i
         vstore_upto(y, i, vsigmoid(vload_upto(x, i, n)), n)
 
 
-@kernel("void(f4[::1], f4[::1], f4[::1], i8, i8, i8)")
-def _sigmoid_grad(dy, y, dx, lo, hi, thread):
+@kernel
+def _sigmoid_grad(dy: F4s, y: F4s, dx: F4s, lo, hi, thread):
     for i in range(lo, hi, VL):
         n = hi - i
         out = vload_upto(y, i, n)

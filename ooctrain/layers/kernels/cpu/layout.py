@@ -35,6 +35,7 @@ from ooctrain.layers.kernels.cpu.simd.simd_memory import (
     vstream,
     vtranspose,
 )
+from ooctrain.layers.kernels.signature import B1, F4, I8, F4s, F4s3d, I8x4
 from ooctrain.layers.layout import Reshape, logical_in_memory
 from ooctrain.step.op import to_logical
 
@@ -102,13 +103,11 @@ def _offset_and_strides(shape, at):
     return ((at[0] * h + at[1]) * w + at[2]) * c + at[3], h * w * c, w * c, c
 
 
-@kernel(
-    "void(f4[::1], UniTuple(i8, 4), UniTuple(i8, 4), f4[::1], UniTuple(i8, 4), UniTuple(i8, 4), "
-    "UniTuple(i8, 4), b1, b1, i8, i8, i8)"
-)
+@kernel
 def _move_block(
-    src, src_shape, src_start, dst, dst_shape, dst_start, extent, add, past, lo, hi, thread
-):
+    src: F4s, src_shape: I8x4, src_start: I8x4, dst: F4s, dst_shape: I8x4, dst_start: I8x4,
+    extent: I8x4, add: B1, past: B1, lo, hi, thread,
+):  # fmt: skip
     """Items are rows (n, h) of a block; whole pixels are merged into longer runs."""
     src_at, src_n, src_h, src_w = _offset_and_strides(src_shape, src_start)
     dst_at, dst_n, dst_h, dst_w = _offset_and_strides(dst_shape, dst_start)
@@ -132,16 +131,19 @@ def _move_block(
         store_fence()
 
 
-@kernel("void(f4[::1], f4[::1], f4[::1], i8, i8, i8, i8, i8, i8, i8)")
-def _concat_pair(a, b, y, ca, cb, channels, at, lo, hi, thread):
+@kernel
+def _concat_pair(a: F4s, b: F4s, y: F4s, ca: I8, cb: I8, channels: I8, at: I8, lo, hi, thread):
     """Items are pixels: both sources' channels of a pixel are written in one go."""
     for p in range(lo, hi):
         _copy_run(a, p * ca, y, p * channels + at, ca)
         _copy_run(b, p * cb, y, p * channels + at + ca, cb)
 
 
-@kernel("void(f4[::1], f4[::1], i8, i8, i8, i8, i8, i8, f4, i8, i8, i8)")
-def _pad(x, y, height, row, top, tall, left, right, value, lo, hi, thread):
+@kernel
+def _pad(
+    x: F4s, y: F4s, height: I8, row: I8, top: I8, tall: I8, left: I8, right: I8, value: F4, lo, hi,
+    thread,
+):  # fmt: skip
     """Items are output rows (n, oh): of `left + row + right` elements, `tall` for each image."""
     fill, wide = vsplat(value), left + row + right
     for item in range(lo, hi):
@@ -154,8 +156,8 @@ def _pad(x, y, height, row, top, tall, left, right, value, lo, hi, thread):
             _fill_run(y, item * wide, fill, wide)
 
 
-@kernel("void(f4[:,:,::1], f4[:,:,::1], i8, i8, i8, i8)")
-def _transpose(x, y, block, lo, hi, thread):
+@kernel
+def _transpose(x: F4s3d, y: F4s3d, block: I8, lo, hi, thread):
     """y[b, j, i] = x[b, i, j]; items are (b, block of `block` columns j). RGB images: 3 rows."""
     rows, columns = x.shape[1], x.shape[2]
     xs, ys = x.reshape(x.size), y.reshape(y.size)

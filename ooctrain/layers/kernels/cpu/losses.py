@@ -35,6 +35,7 @@ from ooctrain.layers.kernels.cpu.simd.simd import (
 from ooctrain.layers.kernels.cpu.simd.simd_math import vexp, vlog
 from ooctrain.layers.kernels.cpu.simd.simd_memory import vload_upto, vload_upto_or, vstore_upto
 from ooctrain.layers.kernels.cpu.workspace import BLOCK_ELEMENTS
+from ooctrain.layers.kernels.signature import B1, F4, F8, I8, F4s, F8s, I8s
 from ooctrain.layers.losses import (
     LabelWeight,
     SoftmaxCrossEntropy,
@@ -51,8 +52,10 @@ Arrays = Sequence[Array]
 ZERO, ONE, LOWEST = np.float32(0), np.float32(1), np.float32(-np.inf)
 
 
-@kernel("void(f4[::1], i8, i8[::1], f4[::1], f4[::1], i8, i8, i8, i8)")
-def _cross_entropy(z, classes, labels, losses, lse, ignore_index, lo, hi, thread):
+@kernel
+def _cross_entropy(
+    z: F4s, classes: I8, labels: I8s, losses: F4s, lse: F4s, ignore_index: I8, lo, hi, thread,
+):  # fmt: skip
     """Items are rows: losses[r] = lse[r] - z[r, label], lse[r] = log(sum of exp(z[r])).
 
     VL rows at a time, so that their logarithms are one vector; until then `lse` holds the largest
@@ -81,8 +84,11 @@ def _cross_entropy(z, classes, labels, losses, lse, ignore_index, lo, hi, thread
             )
 
 
-@kernel("void(f4[::1], i8, i8[::1], f4[::1], f4[::1], f4, i8, i8, i8, i8)")
-def _cross_entropy_grad(z, classes, labels, lse, dz, scale, ignore_index, lo, hi, thread):
+@kernel
+def _cross_entropy_grad(
+    z: F4s, classes: I8, labels: I8s, lse: F4s, dz: F4s, scale: F4, ignore_index: I8, lo, hi,
+    thread,
+):  # fmt: skip
     """Items are rows: dz[r] = (exp(z[r] - lse[r]) - onehot) * scale, 0 in ignored rows."""
     for row in range(lo, hi):
         start, label = row * classes, labels[row]
@@ -95,16 +101,16 @@ def _cross_entropy_grad(z, classes, labels, lse, dz, scale, ignore_index, lo, hi
             dz[start + label] -= scale
 
 
-@kernel("i8(i8[::1], i8)")
-def _valid_rows(labels, ignore_index):
+@kernel
+def _valid_rows(labels: I8s, ignore_index: I8) -> I8:
     count = 0
     for row in range(labels.size):
         count += labels[row] != ignore_index
     return count
 
 
-@kernel("void(f4[::1], f8[::1], i8, i8, i8, i8)")
-def _sum(x, partials, chunk, lo, hi, thread):
+@kernel
+def _sum(x: F4s, partials: F8s, chunk: I8, lo, hi, thread):
     """Items are elements; each chunk has its partial sum, in float64 over blocks in float32."""
     total = 0.0
     for first in range(lo, hi, BLOCK_ELEMENTS):
@@ -116,8 +122,8 @@ def _sum(x, partials, chunk, lo, hi, thread):
     partials[lo // chunk] = total
 
 
-@kernel("void(f4[::1], f4[::1], b1, f8[::1], i8, i8, i8, i8)")
-def _errors(x, target, squared, partials, chunk, lo, hi, thread):
+@kernel
+def _errors(x: F4s, target: F4s, squared: B1, partials: F8s, chunk: I8, lo, hi, thread):
     """Sum of (x - target)^2 or of |x - target|, as `_sum`."""
     total = 0.0
     for first in range(lo, hi, BLOCK_ELEMENTS):
@@ -130,8 +136,8 @@ def _errors(x, target, squared, partials, chunk, lo, hi, thread):
     partials[lo // chunk] = total
 
 
-@kernel("void(f8[::1], i8, f8, f4[::1], i8, i8, i8)")
-def _combine(partials, chunks, factor, out, lo, hi, thread):
+@kernel
+def _combine(partials: F8s, chunks: I8, factor: F8, out: F4s, lo, hi, thread):
     """out = factor * the sum of the partial sums, in their order."""
     total = 0.0
     for chunk in range(chunks):
@@ -139,8 +145,8 @@ def _combine(partials, chunks, factor, out, lo, hi, thread):
     out[0] = total * factor
 
 
-@kernel("void(f4[::1], f4[::1], f4[::1], f4, b1, i8, i8, i8)")
-def _errors_grad(x, target, dx, scale, squared, lo, hi, thread):
+@kernel
+def _errors_grad(x: F4s, target: F4s, dx: F4s, scale: F4, squared: B1, lo, hi, thread):
     """dx = (x - target) * scale, or the sign of (x - target) times scale."""
     zero, up, down = vsplat(ZERO), vsplat(scale), vsplat(-scale)
     for i in range(lo, hi, VL):
@@ -269,16 +275,16 @@ def combine(pool: ThreadPool, partials: Array, chunks: int, factor: float, out: 
 # row, or its gradient. A row costs one load, so plain loops suffice.
 
 
-@kernel("void(f4[::1], i8[::1], f4[::1], f4[::1], i8, i8, i8, i8)")
-def _likelihood(x, labels, weights, y, ignore_index, lo, hi, thread):
+@kernel
+def _likelihood(x: F4s, labels: I8s, weights: F4s, y: F4s, ignore_index: I8, lo, hi, thread):
     classes = weights.size
     for row in range(lo, hi):
         label = labels[row]
         y[row] = ZERO if label == ignore_index else -weights[label] * x[row * classes + label]
 
 
-@kernel("void(i8[::1], f4[::1], f4[::1], f4[::1], i8, i8, i8, i8)")
-def _likelihood_grad(labels, weights, dy, dx, ignore_index, lo, hi, thread):
+@kernel
+def _likelihood_grad(labels: I8s, weights: F4s, dy: F4s, dx: F4s, ignore_index: I8, lo, hi, thread):
     classes = weights.size
     for row in range(lo, hi):
         label = labels[row]
@@ -309,8 +315,11 @@ def likelihood_grad(
 # the row. Few trainings use them, so these are plain loops.
 
 
-@kernel("void(f4[::1], i8, i8[::1], f4[::1], f4[::1], f4[::1], f4, i8, i8, i8, i8)")
-def _weigh(z, classes, labels, weights, lse, losses, smoothing, ignore_index, lo, hi, thread):
+@kernel
+def _weigh(
+    z: F4s, classes: I8, labels: I8s, weights: F4s, lse: F4s, losses: F4s, smoothing: F4,
+    ignore_index: I8, lo, hi, thread,
+):  # fmt: skip
     """losses[r] = (1 - s) w[label] losses[r] + s / K * sum of w[c] (lse[r] - z[r, c])."""
     for row in range(lo, hi):
         if labels[row] == ignore_index:
@@ -328,12 +337,11 @@ def _weigh(z, classes, labels, weights, lse, losses, smoothing, ignore_index, lo
         losses[row] = (1 - smoothing) * own + smoothing / classes * spread
 
 
-@kernel(
-    "void(f4[::1], i8, i8[::1], f4[::1], f4[::1], f4[::1], f4, f4, f4[::1], i8, i8, i8, i8)",
-)
+@kernel
 def _weighted_grad(
-    z, classes, labels, weights, lse, dloss, factor, smoothing, dz, ignore_index, lo, hi, thread
-):
+    z: F4s, classes: I8, labels: I8s, weights: F4s, lse: F4s, dloss: F4s, factor: F4, smoothing: F4,
+    dz: F4s, ignore_index: I8, lo, hi, thread,
+):  # fmt: skip
     """dz = factor dloss[r] (p (own + all) - own onehot - (s / K) w), with own = (1 - s) w[label]
     and all = s / K * sum of w. `dloss` has one element, or one for each row."""
     total = 0.0
@@ -353,8 +361,8 @@ def _weighted_grad(
         dz[start + label] -= scale * own
 
 
-@kernel("f8(i8[::1], f4[::1], i8, f8)")
-def weight_of_labels(labels, weights, ignore_index, total):
+@kernel
+def weight_of_labels(labels: I8s, weights: F4s, ignore_index: I8, total: F8) -> F8:
     """`total` and the weights of the labels that count, added one after the other."""
     for row in range(labels.size):
         if labels[row] != ignore_index:
@@ -362,15 +370,15 @@ def weight_of_labels(labels, weights, ignore_index, total):
     return total
 
 
-@kernel("void(f4[::1], f4[::1], b1, f4[::1], i8, i8, i8)")
-def _error_each(x, target, squared, y, lo, hi, thread):
+@kernel
+def _error_each(x: F4s, target: F4s, squared: B1, y: F4s, lo, hi, thread):
     for i in range(lo, hi):
         d = x[i] - target[i]
         y[i] = d * d if squared else abs(d)
 
 
-@kernel("void(f4[::1], f4[::1], f4[::1], b1, f4[::1], i8, i8, i8)")
-def _error_each_grad(x, target, dy, squared, dx, lo, hi, thread):
+@kernel
+def _error_each_grad(x: F4s, target: F4s, dy: F4s, squared: B1, dx: F4s, lo, hi, thread):
     for i in range(lo, hi):
         d = x[i] - target[i]
         dx[i] = (d + d if squared else np.sign(d)) * dy[i]

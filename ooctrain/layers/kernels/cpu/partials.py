@@ -17,10 +17,11 @@ from ooctrain.layers.kernels.cpu.runtime.kernel_jit import inner, kernel
 from ooctrain.layers.kernels.cpu.runtime.pool import ThreadPool
 from ooctrain.layers.kernels.cpu.simd.simd import VL
 from ooctrain.layers.kernels.cpu.simd.simd_memory import address_of, vload, vstore
+from ooctrain.layers.kernels.signature import I8, F4s
 
 
-@kernel("void(f4[::1], i8, i8, i8, f4[::1], i8, i8, i8)")
-def _sum_partials(space, partials_at, stride, parts, total, lo, hi, thread):
+@kernel
+def _sum_partials(space: F4s, partials_at: I8, stride: I8, parts: I8, total: F4s, lo, hi, thread):
     """Items: elements. total = the partial sums added in their order."""
     i = lo
     while i < hi:
@@ -72,12 +73,12 @@ def channel_total(workspace, chunks, width, c):
 
 
 @inner
-def first_of_block(block, section, length, per_section):
+def first_of_block(block, cut):
     """The first pixel of a block."""
-    return block // per_section * section + block % per_section * length
+    return block // cut.per_section * cut.section + block % cut.per_section * cut.length
 
 
 @inner
-def pixels_of_block(block, section, length, per_section):
+def pixels_of_block(block, cut):
     """How many pixels a block has."""
-    return min(length, section - block % per_section * length)
+    return min(cut.length, cut.section - block % cut.per_section * cut.length)

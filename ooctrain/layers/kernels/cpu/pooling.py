@@ -31,6 +31,7 @@ from ooctrain.layers.kernels.cpu.simd.simd_memory import (
     vstore_bytes_upto,
     vstore_upto,
 )
+from ooctrain.layers.kernels.signature import I8, F4s, I8x5, I8x6, U1s
 from ooctrain.layers.pooling import PoolGeometry
 
 Array = np.ndarray
@@ -53,8 +54,8 @@ def _prefetch_run(array, start, count):
         prefetch(array, i)
 
 
-@kernel("void(f4[::1], f4[::1], u1[::1], UniTuple(i8, 5), UniTuple(i8, 6), i8, i8, i8)")
-def _max_pool(xs, ys, indices, sizes, window, lo, hi, thread):
+@kernel
+def _max_pool(xs: F4s, ys: F4s, indices: U1s, sizes: I8x5, window: I8x6, lo, hi, thread):
     """Items are output rows (n, oh). Rows r and columns s of a window are clipped to the image.
 
     As in torch, the first maximum wins, and NaN beats everything. Four vectors of channels are done
@@ -125,8 +126,8 @@ def _advance(o0, o1, cell, size, out, kernel, stride, before):
     return o0, o1
 
 
-@kernel("void(f4[::1], u1[::1], f4[::1], UniTuple(i8, 5), UniTuple(i8, 6), i8, i8, i8)")
-def _max_pool_grad(dys, indices, dxs, sizes, window, lo, hi, thread):
+@kernel
+def _max_pool_grad(dys: F4s, indices: U1s, dxs: F4s, sizes: I8x5, window: I8x6, lo, hi, thread):
     """Items are input rows (n, h); window oh covers h when oh * sh <= h + top < oh * sh + kh."""
     height, width, rows, columns, channels = sizes
     kh, kw, sh, sw, top, left = window
@@ -170,8 +171,8 @@ def _max_pool_grad(dys, indices, dxs, sizes, window, lo, hi, thread):
                 vstore_upto(dxs, out + c, t0, lanes)
 
 
-@kernel("void(f4[::1], f4[::1], UniTuple(i8, 5), UniTuple(i8, 6), i8, i8, i8, i8)")
-def _avg_pool(xs, ys, sizes, window, divisor, lo, hi, thread):
+@kernel
+def _avg_pool(xs: F4s, ys: F4s, sizes: I8x5, window: I8x6, divisor: I8, lo, hi, thread):
     """Items are output rows; divisor = 0 means the number of cells inside the image."""
     height, width, rows, columns, channels = sizes
     kh, kw, sh, sw, top, left = window
@@ -203,8 +204,8 @@ def _avg_pool(xs, ys, sizes, window, divisor, lo, hi, thread):
                 vstore_upto(ys, out + c, t0 / cells, channels - c)
 
 
-@kernel("void(f4[::1], f4[::1], UniTuple(i8, 5), UniTuple(i8, 6), i8, i8, i8, i8)")
-def _avg_pool_grad(dys, dxs, sizes, window, divisor, lo, hi, thread):
+@kernel
+def _avg_pool_grad(dys: F4s, dxs: F4s, sizes: I8x5, window: I8x6, divisor: I8, lo, hi, thread):
     """Items are input rows; the windows that cover a cell are found as in `_max_pool_grad`."""
     height, width, rows, columns, channels = sizes
     kh, kw, sh, sw, top, left = window

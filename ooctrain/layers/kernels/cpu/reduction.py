@@ -28,6 +28,7 @@ from ooctrain.layers.kernels.cpu.simd.simd import (
     vsum,
 )
 from ooctrain.layers.kernels.cpu.simd.simd_memory import vload_upto, vstore_upto
+from ooctrain.layers.kernels.signature import B1, F8, I8, F4s, I8s
 from ooctrain.layers.kernels.walks import logical_shape
 from ooctrain.layers.reduction import Sum
 from ooctrain.layers.softmax import SoftmaxAlong, SoftmaxGrad
@@ -46,8 +47,10 @@ NEIGHBOURS, FEW_NEIGHBOURS = 64, 4
 MOST_COUNTED = 1 << 24
 
 
-@kernel("void(f4[::1], f4[::1], i8, i8, i8, i8, i8, i8, i8)")
-def _sum_rows(x, partials, rows, width, rows_per_chunk, chunks, lo, hi, thread):
+@kernel
+def _sum_rows(
+    x: F4s, partials: F4s, rows: I8, width: I8, rows_per_chunk: I8, chunks: I8, lo, hi, thread,
+):  # fmt: skip
     """partials[outer, chunk] = the sums over the rows of a chunk. Items are (outer, chunk)."""
     zero = vsplat(ZERO)
     for item in range(lo, hi):
@@ -77,8 +80,8 @@ def _sum_rows(x, partials, rows, width, rows_per_chunk, chunks, lo, hi, thread):
                 vstore_upto(partials, item * width + c, total, width - c)
 
 
-@kernel("void(f4[::1], f4[::1], i8, i8, f8, i8, i8, i8)")
-def _sum_chunks(partials, y, width, chunks, factor, lo, hi, thread):
+@kernel
+def _sum_chunks(partials: F4s, y: F4s, width: I8, chunks: I8, factor: F8, lo, hi, thread):
     """y[outer, c] = factor * the sum over the chunks. Items are elements of y."""
     for item in range(lo, hi):
         at = item // width * chunks * width + item % width
@@ -88,8 +91,8 @@ def _sum_chunks(partials, y, width, chunks, factor, lo, hi, thread):
         y[item] = total * factor
 
 
-@kernel("void(f4[::1], f4[::1], i8, i8, b1, i8, i8, i8)")
-def _softmax(x, y, classes, width, log, lo, hi, thread):
+@kernel
+def _softmax(x: F4s, y: F4s, classes: I8, width: I8, log: B1, lo, hi, thread):
     """Items are (outer, inner)."""
     for item in range(lo, hi):
         at = item // width * classes * width + item % width
@@ -106,8 +109,8 @@ def _softmax(x, y, classes, width, log, lo, hi, thread):
             y[i] = away - shift if log else np.exp(away) * scale
 
 
-@kernel("void(f4[::1], f4[::1], f4[::1], i8, i8, b1, i8, i8, i8)")
-def _softmax_grad(dy, y, dx, classes, width, log, lo, hi, thread):
+@kernel
+def _softmax_grad(dy: F4s, y: F4s, dx: F4s, classes: I8, width: I8, log: B1, lo, hi, thread):
     """Items are (outer, inner)."""
     for item in range(lo, hi):
         at = item // width * classes * width + item % width
@@ -131,8 +134,8 @@ def _first_largest(x, at, rows, step):
     return best, place
 
 
-@kernel("void(f4[::1], f4[::1], i8[::1], i8, i8, i8, i8, i8)")
-def _largest(x, y, index, rows, width, lo, hi, thread):
+@kernel
+def _largest(x: F4s, y: F4s, index: I8s, rows: I8, width: I8, lo, hi, thread):
     """Items are (outer, inner). A row of neighbours is read as vectors: the lanes have the largest
     of each place in them, and the block where it was first."""
     blocks = rows // VL if width == 1 and rows // VL <= MOST_COUNTED else 0
@@ -165,8 +168,10 @@ def _largest(x, y, index, rows, width, lo, hi, thread):
         y[item], index[item] = top, where
 
 
-@kernel("void(f4[::1], f4[::1], i8[::1], f4[::1], i8, i8, i8, i8, i8, i8)")
-def _largest_of_neighbours(x, y, index, numbers, rows, width, blocks, lo, hi, thread):
+@kernel
+def _largest_of_neighbours(
+    x: F4s, y: F4s, index: I8s, numbers: F4s, rows: I8, width: I8, blocks: I8, lo, hi, thread,
+):  # fmt: skip
     """Items are (outer, block of neighbours along inner). Rows are counted in float32; `numbers`
     are the bytes of `index`, whose latter half has the counts until they are whole numbers."""
     for item in range(lo, hi):
@@ -187,8 +192,8 @@ def _largest_of_neighbours(x, y, index, numbers, rows, width, blocks, lo, hi, th
             index[out + c] = np.int64(numbers[2 * out + count + c])
 
 
-@kernel("void(f4[::1], i8[::1], f4[::1], i8, i8, i8, i8, i8)")
-def _largest_grad(dy, index, dx, rows, width, lo, hi, thread):
+@kernel
+def _largest_grad(dy: F4s, index: I8s, dx: F4s, rows: I8, width: I8, lo, hi, thread):
     """Items are (outer, inner); dx is 0."""
     for item in range(lo, hi):
         outer = item // width

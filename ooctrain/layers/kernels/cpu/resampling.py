@@ -17,6 +17,7 @@ from ooctrain.layers.kernels.cpu.runtime.kernel_jit import inner, kernel
 from ooctrain.layers.kernels.cpu.runtime.pool import ThreadPool
 from ooctrain.layers.kernels.cpu.simd.simd import VL, vfma, vsplat
 from ooctrain.layers.kernels.cpu.simd.simd_memory import vload_upto, vstore_upto
+from ooctrain.layers.kernels.signature import B1, F4s, I8x3, I8x4, I8x5
 
 # Enlarging or reducing x (N, H, W, C) to y (N, OH, OW, C): nearest pixel, or bilinear.
 
@@ -61,8 +62,8 @@ def _readers(i, size, out, corners):
     return max(0, first), min(out, math.ceil((i + 1.5) * scale - 0.5) + 1)
 
 
-@kernel("void(f4[::1], f4[::1], UniTuple(i8, 5), UniTuple(i8, 4), i8, i8, i8)")
-def _nearest(x, y, sizes, place, lo, hi, thread):
+@kernel
+def _nearest(x: F4s, y: F4s, sizes: I8x5, place: I8x4, lo, hi, thread):
     """Items are output rows (n, oh)."""
     height, width, rows, columns, channels = sizes
     before, all_height, after, all_rows = place
@@ -75,8 +76,8 @@ def _nearest(x, y, sizes, place, lo, hi, thread):
                 y[j + c] = x[i + c]
 
 
-@kernel("void(f4[::1], f4[::1], UniTuple(i8, 5), UniTuple(i8, 4), i8, i8, i8)")
-def _nearest_grad(dy, dx, sizes, place, lo, hi, thread):
+@kernel
+def _nearest_grad(dy: F4s, dx: F4s, sizes: I8x5, place: I8x4, lo, hi, thread):
     """Items are input rows (n, h).
 
     Row h is read by the output rows ceil(h OH / H) to ceil((h + 1) OH / H) - 1; so for columns.
@@ -99,8 +100,8 @@ def _nearest_grad(dy, dx, sizes, place, lo, hi, thread):
                 vstore_upto(dx, j + c, total, lanes)
 
 
-@kernel("void(f4[::1], f4[::1], UniTuple(i8, 5), UniTuple(i8, 4), b1, i8, i8, i8)")
-def _bilinear(x, y, sizes, place, corners, lo, hi, thread):
+@kernel
+def _bilinear(x: F4s, y: F4s, sizes: I8x5, place: I8x4, corners: B1, lo, hi, thread):
     """Items are output rows (n, oh)."""
     height, width, rows, columns, channels = sizes
     before, all_height, after, all_rows = place
@@ -126,8 +127,8 @@ def _bilinear(x, y, sizes, place, corners, lo, hi, thread):
                 vstore_upto(y, j + c, v, lanes)
 
 
-@kernel("void(f4[::1], f4[::1], UniTuple(i8, 5), UniTuple(i8, 4), b1, i8, i8, i8)")
-def _bilinear_grad(dy, dx, sizes, place, corners, lo, hi, thread):
+@kernel
+def _bilinear_grad(dy: F4s, dx: F4s, sizes: I8x5, place: I8x4, corners: B1, lo, hi, thread):
     """Items are input rows (n, h)."""
     height, width, rows, columns, channels = sizes
     before, all_height, after, all_rows = place
@@ -207,8 +208,8 @@ def _add_pixel(source, i, target, j, channels):
         target[j + c] += source[i + c]
 
 
-@kernel("void(f4[::1], f4[::1], UniTuple(i8, 3), UniTuple(i8, 4), i8, i8, i8)")
-def _reflect(x, y, sizes, sides, lo, hi, thread):
+@kernel
+def _reflect(x: F4s, y: F4s, sizes: I8x3, sides: I8x4, lo, hi, thread):
     """Items are output rows (n, oh)."""
     height, width, channels = sizes
     top, bottom, left, right = sides
@@ -222,8 +223,8 @@ def _reflect(x, y, sizes, sides, lo, hi, thread):
                 y[j + c] = x[i + c]
 
 
-@kernel("void(f4[::1], f4[::1], UniTuple(i8, 3), UniTuple(i8, 4), i8, i8, i8)")
-def _reflect_grad(dy, dx, sizes, sides, lo, hi, thread):
+@kernel
+def _reflect_grad(dy: F4s, dx: F4s, sizes: I8x3, sides: I8x4, lo, hi, thread):
     """Items are input rows (n, h); copies of h: the mirror image above, itself, the one below."""
     height, width, channels = sizes
     top, bottom, left, right = sides

@@ -19,6 +19,7 @@ from ooctrain.layers.kernels.cpu.runtime.kernel_jit import inner, kernel
 from ooctrain.layers.kernels.cpu.runtime.pool import ThreadPool
 from ooctrain.layers.kernels.cpu.simd.simd import VL, vmax, vmin, vselect_eq, vselect_gt, vsplat
 from ooctrain.layers.kernels.cpu.simd.simd_memory import vload_upto, vstore_upto
+from ooctrain.layers.kernels.signature import F4, I8, F4s, I8x6
 from ooctrain.layers.kernels.walks import logical_shape, permuted, repeated, strided, walk
 from ooctrain.layers.permute import Permute
 from ooctrain.layers.reduction import Spread
@@ -77,11 +78,10 @@ def _combine(a, b, which):
     return vselect_gt(a, b, one, vselect_eq(a, b, ties, zero))
 
 
-@kernel(
-    "void(f4[::1], f4[::1], f4[::1], i8, UniTuple(i8, 6), UniTuple(i8, 6), UniTuple(i8, 6), "
-    "i8, i8, i8)"
-)
-def _arithmetic(a, b, y, which, extents, steps_a, steps_b, lo, hi, thread):
+@kernel
+def _arithmetic(
+    a: F4s, b: F4s, y: F4s, which: I8, extents: I8x6, steps_a: I8x6, steps_b: I8x6, lo, hi, thread,
+):  # fmt: skip
     """Items are elements of the result."""
     run, step_a, step_b = extents[-1], steps_a[-1], steps_b[-1]
     i = lo
@@ -103,8 +103,8 @@ def _arithmetic(a, b, y, which, extents, steps_a, steps_b, lo, hi, thread):
         i += count
 
 
-@kernel("void(f4[::1], f4[::1], f4, i8, UniTuple(i8, 6), UniTuple(i8, 6), i8, i8, i8)")
-def _read(x, y, factor, start, extents, steps, lo, hi, thread):
+@kernel
+def _read(x: F4s, y: F4s, factor: F4, start: I8, extents: I8x6, steps: I8x6, lo, hi, thread):
     """y = factor * x along the walk from `start`. Items are elements of the result."""
     run, step = extents[-1], steps[-1]
     i = lo
@@ -123,8 +123,8 @@ def _read(x, y, factor, start, extents, steps, lo, hi, thread):
         i += count
 
 
-@kernel("void(f4[::1], f4[::1], i8, UniTuple(i8, 6), UniTuple(i8, 6), i8, i8, i8)")
-def _write(x, y, start, extents, steps, lo, hi, thread):
+@kernel
+def _write(x: F4s, y: F4s, start: I8, extents: I8x6, steps: I8x6, lo, hi, thread):
     """y along the walk from `start` = x. Items are elements of x."""
     run, step = extents[-1], steps[-1]
     i = lo

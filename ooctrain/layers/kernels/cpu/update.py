@@ -18,14 +18,15 @@ from ooctrain.layers.kernels.cpu.runtime.pool import ThreadPool
 from ooctrain.layers.kernels.cpu.simd.simd import VL, vfma, vmax, vsplat, vsqrt, vsum
 from ooctrain.layers.kernels.cpu.simd.simd_memory import vload_upto, vscan_upto, vstore_upto
 from ooctrain.layers.kernels.cpu.workspace import BLOCK_ELEMENTS
+from ooctrain.layers.kernels.signature import B1, F4, I8, F4s, F8s
 from ooctrain.layers.update import AdamFactors, ClipFactor, RmspropFactors, SgdFactors
 
 Array = np.ndarray
 ZERO, ONE = np.float32(0), np.float32(1)
 
 
-@kernel("void(f4[::1], f4[::1], f4[::1], f4, f4, i8, i8, i8)")
-def _sgd_plain(w, g, w_out, lr, weight_decay, lo, hi, thread):
+@kernel
+def _sgd_plain(w: F4s, g: F4s, w_out: F4s, lr: F4, weight_decay: F4, lo, hi, thread):
     """w_out = w - lr (g + decay w)."""
     decay, negative_lr = vsplat(weight_decay), vsplat(-lr)
     for i in range(lo, hi, VL):
@@ -35,8 +36,11 @@ def _sgd_plain(w, g, w_out, lr, weight_decay, lo, hi, thread):
         vstore_upto(w_out, i, vfma(negative_lr, d, value), n)
 
 
-@kernel("void(f4[::1], f4[::1], f4[::1], f4[::1], f4[::1], f4, f4, f4, f4, b1, i8, i8, i8)")
-def _sgd(w, g, m, w_out, m_out, lr, momentum, undamped, weight_decay, nesterov, lo, hi, thread):
+@kernel
+def _sgd(
+    w: F4s, g: F4s, m: F4s, w_out: F4s, m_out: F4s, lr: F4, momentum: F4, undamped: F4,
+    weight_decay: F4, nesterov: B1, lo, hi, thread,
+):  # fmt: skip
     """m_out = momentum m + undamped (g + decay w); w_out = w - lr m_out (Nesterov: see `sgd`)."""
     decay, mu, negative_lr = vsplat(weight_decay), vsplat(momentum), vsplat(-lr)
     for i in range(lo, hi, VL):
@@ -50,13 +54,10 @@ def _sgd(w, g, m, w_out, m_out, lr, momentum, undamped, weight_decay, nesterov, 
         vstore_upto(w_out, i, vfma(negative_lr, velocity, value), n)
 
 
-@kernel(
-    "void(f4[::1], f4[::1], f4[::1], f4[::1], f4[::1], f4[::1], f4[::1], "
-    "f4, f4, f4, f4, f4, f4, f4, i8, i8, i8)"
-)
+@kernel
 def _adam(
-    w, g, m, v, w_out, m_out, v_out,
-    step_size, beta1, beta2, eps, root_correction, decay, shrink, lo, hi, thread,
+    w: F4s, g: F4s, m: F4s, v: F4s, w_out: F4s, m_out: F4s, v_out: F4s, step_size: F4, beta1: F4,
+    beta2: F4, eps: F4, root_correction: F4, decay: F4, shrink: F4, lo, hi, thread,
 ):  # fmt: skip
     """Both moments of d = g + decay w, then w_out as `AdamFactors` says."""
     rest1, beta2v, rest2 = vsplat(ONE - beta1), vsplat(beta2), ONE - beta2
@@ -73,13 +74,10 @@ def _adam(
         vstore_upto(v_out, i, second, n)
 
 
-@kernel(
-    "void(f4[::1], f4[::1], f4[::1], f4[::1], f4[::1], f4[::1], f4[::1], f4[::1], f4[::1], "
-    "f4, f4, f4, f4, f4, f4, b1, b1, i8, i8, i8)"
-)
+@kernel
 def _rmsprop(
-    w, g, v, a, b, w_out, v_out, a_out, b_out,
-    lr, alpha, rest, eps, decay, momentum, centered, moving, lo, hi, thread,
+    w: F4s, g: F4s, v: F4s, a: F4s, b: F4s, w_out: F4s, v_out: F4s, a_out: F4s, b_out: F4s, lr: F4,
+    alpha: F4, rest: F4, eps: F4, decay: F4, momentum: F4, centered: B1, moving: B1, lo, hi, thread,
 ):  # fmt: skip
     """As `RmspropFactors` says; of `a` and `b` only what `centered` and `moving` ask for."""
     decays, alphas, rests, epsilons = vsplat(decay), vsplat(alpha), vsplat(rest), vsplat(eps)
@@ -102,8 +100,8 @@ def _rmsprop(
         vstore_upto(w_out, i, vfma(negative_lr, step, value), n)
 
 
-@kernel("void(f4[::1], f8[::1], i8, i8, i8, i8)")
-def _squares(g, partials, chunk, lo, hi, thread):
+@kernel
+def _squares(g: F4s, partials: F8s, chunk: I8, lo, hi, thread):
     """Each chunk's sum of g^2, in float64 over blocks in float32."""
     total = 0.0
     for first in range(lo, hi, BLOCK_ELEMENTS):
@@ -116,8 +114,8 @@ def _squares(g, partials, chunk, lo, hi, thread):
     partials[lo // chunk] = total
 
 
-@kernel("void(f8[::1], i8, f4[::1], i8, i8, i8)")
-def _sum_partials(partials, chunks, out, lo, hi, thread):
+@kernel
+def _sum_partials(partials: F8s, chunks: I8, out: F4s, lo, hi, thread):
     total = 0.0
     for chunk in range(chunks):
         total += partials[chunk]

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from ooctrain.layers.kernels.cpu.chunks import chunk_count, reduction_chunk, row_chunk
 from ooctrain.layers.kernels.row_blocks import RowBlocks, row_blocks
@@ -75,6 +76,20 @@ def axis_sum_bytes(outer: int, rows: int, width: int) -> int:
     return outer * chunks * width * FLOAT_BYTES if chunks > 1 else 0
 
 
+class SumsCut(NamedTuple):
+    """How a kernel of `RowSums` finds its blocks, and where it adds them up."""
+
+    padded: int  # channels, in whole vectors
+    chunks: int
+    section: int  # as in `RowBlocks`, and the next two
+    length: int
+    per_section: int
+    per_chunk: int  # blocks
+    blocks: int  # in all
+    begin: int  # the first block of the pixels that it is given
+    end: int
+
+
 @dataclass(frozen=True, slots=True)
 class RowSums:
     """Sums of each channel over the pixels of (..., C).
@@ -104,17 +119,15 @@ class RowSums:
         """(padded channels, chunks): how partial sums lie in a workspace."""
         return padded_channels(self.channels), self.chunks
 
-    def span(self, first_pixel: int, pixels: int) -> tuple[int, int, int]:
-        """(chunks that some pixels touch, their first block, the end of their blocks)."""
-        begin = self.blocks.before(first_pixel)
-        end = self.blocks.before(first_pixel + pixels)
-        return chunk_count(end, self.per_chunk) - begin // self.per_chunk, begin, end
-
-    @property
-    def cut(self) -> tuple[int, int, int, int, int]:
-        """What kernels are given: section, length, blocks per section, per chunk and in all."""
+    def span(self, first_pixel: int, elements: int) -> tuple[int, SumsCut]:
+        """How many chunks the pixels of so many elements touch, and what kernels are given."""
         blocks = self.blocks
-        return blocks.section, blocks.length, blocks.per_section, self.per_chunk, blocks.count
+        begin, end = map(blocks.before, (first_pixel, first_pixel + elements // self.channels))
+        cut = SumsCut(
+            *self.space, blocks.section, blocks.length, blocks.per_section, self.per_chunk,
+            blocks.count, begin, end,
+        )  # fmt: skip
+        return chunk_count(end, self.per_chunk) - begin // self.per_chunk, cut
 
 
 def row_sums(shape: Sequence[int]) -> RowSums:

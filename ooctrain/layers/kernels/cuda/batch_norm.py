@@ -54,6 +54,7 @@ from ooctrain.layers.kernels.cuda.quads import (
 from ooctrain.layers.kernels.cuda.runtime.intrinsics import fma
 from ooctrain.layers.kernels.cuda.runtime.launcher import Launcher
 from ooctrain.layers.kernels.cuda.runtime.shim import cuda, device, float32, kernel, uint32
+from ooctrain.layers.kernels.signature import B1, F4, I8, U4, F4s, I8s
 
 # Statistics of each channel: mean, variance and 1 / sqrt(variance + eps). A thread keeps eight rows
 # in registers, takes their mean, then the squared deviations from it; such triples (count, mean,
@@ -113,10 +114,10 @@ def column_moments(counts, means, squares, lane, lanes):
     return count, mean, square
 
 
-@kernel("void(f4[::1], f4[::1], f4[::1], i8, u4, u4, u4, u4, i8, u4, u4)", threads=THREADS)
+@kernel(threads=THREADS)
 def _stats(
-    x, chunk_means, chunk_squares, rows, chunks, channels, lanes, rows_per_chunk, section,
-    per_section, begin,
+    x: F4s, chunk_means: F4s, chunk_squares: F4s, rows: I8, chunks: U4, channels: U4, lanes: U4,
+    rows_per_chunk: U4, section: I8, per_section: U4, begin: U4,
 ):  # fmt: skip
     """Mean and squared deviations of each channel over the rows of a chunk; x begins with chunk
     `begin`.
@@ -149,12 +150,10 @@ def _stats(
         chunk_squares[place] = square
 
 
-@kernel(
-    "void(f4[::1], f4[::1], u4, u4, u4, i8, u4, f4, f4[::1], f4[::1], f4[::1])", threads=THREADS
-)
+@kernel(threads=THREADS)
 def _finish_stats(
-    chunk_means, chunk_squares, chunk_count, channels, rows_per_chunk, section, per_section, eps,
-    mean, inv_std, var,
+    chunk_means: F4s, chunk_squares: F4s, chunk_count: U4, channels: U4, rows_per_chunk: U4,
+    section: I8, per_section: U4, eps: F4, mean: F4s, inv_std: F4s, var: F4s,
 ):  # fmt: skip
     """Joins the chunks of each channel in their order."""
     counts = cuda.shared.array(THREADS, float32)
@@ -185,16 +184,20 @@ def moved(old, new, weight):
     return fma(weight, new - old, old)
 
 
-@kernel("void(f4[::1], f4[::1], f4[::1], f4[::1], f4, f4)", threads=THREADS)
-def _update_running(mean, var, running_mean, running_var, weight, unbias):
+@kernel(threads=THREADS)
+def _update_running(
+    mean: F4s, var: F4s, running_mean: F4s, running_var: F4s, weight: F4, unbias: F4,
+):  # fmt: skip
     c = uint32(cuda.grid(1))
     if c < mean.size:
         running_mean[c] = moved(running_mean[c], mean[c], weight)
         running_var[c] = moved(running_var[c], var[c] * unbias, weight)
 
 
-@kernel("void(f4[::1], f4[::1], f4[::1], f4[::1], i8[::1], f4)", threads=THREADS)
-def _average_running(mean, var, running_mean, running_var, count, unbias):
+@kernel(threads=THREADS)
+def _average_running(
+    mean: F4s, var: F4s, running_mean: F4s, running_var: F4s, count: I8s, unbias: F4,
+):  # fmt: skip
     """The cumulative average: the weight of this batch is 1 / count."""
     c, weight = uint32(cuda.grid(1)), ONE / float32(count[0])
     if c < mean.size:
@@ -202,8 +205,8 @@ def _average_running(mean, var, running_mean, running_var, count, unbias):
         running_var[c] = moved(running_var[c], var[c] * unbias, weight)
 
 
-@kernel("void(i8[::1])", threads=32)
-def _count_batch(count):
+@kernel(threads=32)
+def _count_batch(count: I8s):
     if cuda.threadIdx.x == 0:
         count[0] += 1
 
@@ -313,8 +316,11 @@ def floored_quad(v, floor):
     return relu_of(v[0], floor), relu_of(v[1], floor), relu_of(v[2], floor), relu_of(v[3], floor)
 
 
-@kernel("void(f4[::1], f4[::1], f4[::1], f4[::1], f4[::1], f4[::1], u4, u4, f4)", threads=THREADS)
-def _apply(x, mean, inv_std, gamma, beta, y, channels, apart, floor):
+@kernel(threads=THREADS)
+def _apply(
+    x: F4s, mean: F4s, inv_std: F4s, gamma: F4s, beta: F4s, y: F4s, channels: U4, apart: U4,
+    floor: F4,
+):  # fmt: skip
     """y = max(normalised x, floor)."""
     x_block, y_block, thread = cuda.blockIdx.x, cuda.blockIdx.y, cuda.threadIdx.x
     i, j, c = quads_of_channels(x_block, y_block, thread, apart, channels)
@@ -325,11 +331,11 @@ def _apply(x, mean, inv_std, gamma, beta, y, channels, apart, floor):
     store_quad(y, j, floored_quad(normalised_quad(b, m, s, g, t), floor))
 
 
-@kernel(
-    "void(f4[::1], f4[::1], f4[::1], f4[::1], f4[::1], f4[::1], f4[::1], u4, u4, f4)",
-    threads=THREADS,
-)
-def _apply_add(x, mean, inv_std, gamma, beta, residual, y, channels, apart, floor):
+@kernel(threads=THREADS)
+def _apply_add(
+    x: F4s, mean: F4s, inv_std: F4s, gamma: F4s, beta: F4s, residual: F4s, y: F4s, channels: U4,
+    apart: U4, floor: F4,
+):  # fmt: skip
     """y = max(normalised x + residual, floor)."""
     x_block, y_block, thread = cuda.blockIdx.x, cuda.blockIdx.y, cuda.threadIdx.x
     i, j, c = quads_of_channels(x_block, y_block, thread, apart, channels)
@@ -349,14 +355,11 @@ def masked(dy, mask, has_mask):
     return masked_by(dy, mask, ZERO) if has_mask else dy
 
 
-@kernel(
-    "void(f4[::1], f4[::1], f4[::1], f4[::1], f4[::1], f4[::1], f4[::1], b1, i8, u4, u4, u4, u4, "
-    "i8, u4, u4)",
-    threads=THREADS,
-)
+@kernel(threads=THREADS)
 def _grad_sums(
-    dy, mask, x, mean, inv_std, dgammas, dbetas, has_mask, rows, chunks, channels, lanes,
-    rows_per_chunk, section, per_section, begin,
+    dy: F4s, mask: F4s, x: F4s, mean: F4s, inv_std: F4s, dgammas: F4s, dbetas: F4s, has_mask: B1,
+    rows: I8, chunks: U4, channels: U4, lanes: U4, rows_per_chunk: U4, section: I8, per_section: U4,
+    begin: U4,
 ):  # fmt: skip
     """Sums of dz * xhat and of dz of each channel over the rows of a chunk; the arrays begin with
     chunk `begin`.
@@ -434,14 +437,11 @@ def input_gradient_quad(dy, mask, has_mask, x, channel_values, inv_rows):
     )
 
 
-@kernel(
-    "void(f4[::1], f4[::1], f4[::1], f4[::1], f4[::1], f4[::1], f4[::1], f4[::1], f4[::1], "
-    "b1, u4, u4, f4)",
-    threads=THREADS,
-)
+@kernel(threads=THREADS)
 def _grad_apply(
-    dy, mask, x, mean, inv_std, gamma, dgamma, dbeta, dx, has_mask, channels, apart, inv_rows
-):
+    dy: F4s, mask: F4s, x: F4s, mean: F4s, inv_std: F4s, gamma: F4s, dgamma: F4s, dbeta: F4s,
+    dx: F4s, has_mask: B1, channels: U4, apart: U4, inv_rows: F4,
+):  # fmt: skip
     """dx = scale * (dz - dbeta / P - (x - mean) * slope)."""
     x_block, y_block, thread = cuda.blockIdx.x, cuda.blockIdx.y, cuda.threadIdx.x
     i, j, c = quads_of_channels(x_block, y_block, thread, apart, channels)

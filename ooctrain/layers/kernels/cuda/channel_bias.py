@@ -19,10 +19,11 @@ from ooctrain.layers.kernels.cuda.quads import (
 )
 from ooctrain.layers.kernels.cuda.runtime.launcher import Launcher
 from ooctrain.layers.kernels.cuda.runtime.shim import cuda, kernel
+from ooctrain.layers.kernels.signature import U4, F4s
 
 
-@kernel("void(f4[::1], f4[::1], u4, u4)", threads=THREADS)
-def _add_bias(y, bias, channels, apart):
+@kernel(threads=THREADS)
+def _add_bias(y: F4s, bias: F4s, channels: U4, apart: U4):
     x_block, y_block, thread = cuda.blockIdx.x, cuda.blockIdx.y, cuda.threadIdx.x
     i, j, c = quads_of_channels(x_block, y_block, thread, apart, channels)
     a, b = load_quad(y, i), load_quad(y, j)

@@ -22,6 +22,7 @@ from ooctrain.layers.kernels.cuda.quads import first_quads, load_quad, store_qua
 from ooctrain.layers.kernels.cuda.runtime.launcher import Launcher
 from ooctrain.layers.kernels.cuda.runtime.shim import cuda, device, kernel, smaller
 from ooctrain.layers.kernels.cuda.sums import SUM_ROUNDINGS, sum_into, sum_of
+from ooctrain.layers.kernels.signature import B1, F4, I4, F4s
 from ooctrain.layers.update import CLIP_EPS, ClipFactor
 
 Array = Any
@@ -54,9 +55,11 @@ def add_one_of(total, lost, values, place, count):
     return add_compensated(total, lost, values[0] * SMALLER) if place < count else (total, lost)
 
 
-@kernel("void(f4[::1], f4[::1], f4[::1], f4[::1], f4[::1], f4[::1], f4[::1], f4[::1], "
-        "i4, b1, f4[::1])", threads=32)  # fmt: skip
-def _add_squares(s0, s1, s2, s3, s4, s5, s6, s7, count, go_on, running):
+@kernel(threads=32)
+def _add_squares(
+    s0: F4s, s1: F4s, s2: F4s, s3: F4s, s4: F4s, s5: F4s, s6: F4s, s7: F4s, count: I4, go_on: B1,
+    running: F4s,
+):  # fmt: skip
     """Running total, and what it lost, = [they +] the first `count` of the sums, in their order."""
     if cuda.threadIdx.x == 0:
         total, lost = running[0] if go_on else ZERO, running[1] if go_on else ZERO
@@ -70,15 +73,15 @@ def _add_squares(s0, s1, s2, s3, s4, s5, s6, s7, count, go_on, running):
         running[0], running[1] = add_one_of(total, lost, s7, 7, count)
 
 
-@kernel("void(f4[::1], f4, f4, f4[::1])", threads=32)
-def _clip_factor(running, max_norm, eps, factor):
+@kernel(threads=32)
+def _clip_factor(running: F4s, max_norm: F4, eps: F4, factor: F4s):
     """From the sum of all squares to min(1, max_norm / (norm + eps)); not a number stays so."""
     if cuda.threadIdx.x == 0:
         factor[0] = smaller(ONE, max_norm / (math.sqrt(running[0]) * NORM_LARGER + eps))
 
 
-@kernel("void(f4[::1], f4[::1], f4[::1])", threads=THREADS)
-def _scale_by(x, factor, y):
+@kernel(threads=THREADS)
+def _scale_by(x: F4s, factor: F4s, y: F4s):
     i, j = first_quads(cuda.blockIdx.x, cuda.threadIdx.x)
     f, a, b = factor[0], load_quad(x, i), load_quad(x, j)
     store_quad(y, i, (f * a[0], f * a[1], f * a[2], f * a[3]))

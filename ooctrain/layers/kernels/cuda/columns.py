@@ -33,6 +33,7 @@ from ooctrain.layers.kernels.cuda.runtime.shim import (
     uint32,
     uint64,
 )
+from ooctrain.layers.kernels.signature import I8, U4, F4s
 
 ZERO, U1 = np.float32(0), np.uint32(1)
 #: The error of a sum is at most this many roundings of the sum of absolute values: seven in a
@@ -158,8 +159,11 @@ def column_total(sums, lane, lanes):
     return total
 
 
-@kernel("void(f4[::1], f4[::1], u4, u4, u4, i8, u4, u4)", threads=THREADS)
-def _sum_chunks(x, partials, channels, lanes, rows_per_chunk, section, per_section, begin):
+@kernel(threads=THREADS)
+def _sum_chunks(
+    x: F4s, partials: F4s, channels: U4, lanes: U4, rows_per_chunk: U4, section: I8,
+    per_section: U4, begin: U4,
+):  # fmt: skip
     """partials[chunk, c] = sum of x over the rows of the chunk; x begins with chunk `begin`."""
     totals = cuda.shared.array(THREADS, float32)
     thread = uint32(cuda.threadIdx.x)
@@ -172,8 +176,8 @@ def _sum_chunks(x, partials, channels, lanes, rows_per_chunk, section, per_secti
         partials[int64(chunk) * int64(channels) + int64(c)] = column_total(totals, thread, lanes)
 
 
-@kernel("void(f4[::1], f4[::1], f4[::1], u4, u4)", threads=THREADS)
-def _finish_sums(partials, sums, others, chunks, channels):
+@kernel(threads=THREADS)
+def _finish_sums(partials: F4s, sums: F4s, others: F4s, chunks: U4, channels: U4):
     """sums[z, c] = partials[z, 0, c] + partials[z, 1, c] + ..., for image z; blocks with y = 1 take
     the set behind it."""
     totals = cuda.shared.array(THREADS, float32)

@@ -28,6 +28,7 @@ from ooctrain.layers.kernels.cuda.quads import parted
 from ooctrain.layers.kernels.cuda.runtime.intrinsics import ld4, st4
 from ooctrain.layers.kernels.cuda.runtime.launcher import Launcher, blocks_for
 from ooctrain.layers.kernels.cuda.runtime.shim import cuda, device, kernel, uint32, uint64
+from ooctrain.layers.kernels.signature import F4, U4, U8, F4s, U4x3, U8x4
 
 Array = Any
 THREADS = 128
@@ -55,12 +56,11 @@ def following(z, c, channels, down, across):
     return z + across, uint32(0)
 
 
-@kernel(
-    "void(f4[::1], f4[::1], u8, u8, f4, u4, UniTuple(u4, 3), UniTuple(u4, 3), u8, u8, "
-    "UniTuple(u8, 4))",
-    threads=THREADS, changing=(2,),
-)  # fmt: skip
-def _dropout(x, y, key, threshold, scale, row_length, by_height, by_channels, first, across, steps):
+@kernel(threads=THREADS, changing=(2,))
+def _dropout(
+    x: F4s, y: F4s, key: U8, threshold: U8, scale: F4, row_length: U4, by_height: U4x3,
+    by_channels: U4x3, first: U8, across: U8, steps: U8x4,
+):  # fmt: skip
     """A thread: four neighbours of a row of an image, which has less than 2^31 elements.
 
     The hash of an element begins with z = counter * GOLDEN + key. So a step along an axis adds a

@@ -27,6 +27,7 @@ from ooctrain.layers.kernels.cuda.quads import first_quads, load_quad, store_qua
 from ooctrain.layers.kernels.cuda.runtime.intrinsics import fma, ld4_bytes, st4
 from ooctrain.layers.kernels.cuda.runtime.launcher import Launcher, blocks_for
 from ooctrain.layers.kernels.cuda.runtime.shim import Kernel, cuda, device, float32, int64, kernel
+from ooctrain.layers.kernels.signature import F4, I8, F4s, U1s
 from ooctrain.layers.losses import ValueLoss, ValueLossGrad
 
 # The templates. All pointwise kernels are bound by memory and differ in one line of arithmetic, so
@@ -42,13 +43,13 @@ def unary(function: Any) -> Kernel:
     def of_quad(a, p):
         return function(a[0], p), function(a[1], p), function(a[2], p), function(a[3], p)
 
-    def over_elements(x, y, p):
+    def over_elements(x: F4s, y: F4s, p: F4):
         i, j = first_quads(cuda.blockIdx.x, cuda.threadIdx.x)
         a, b = load_quad(x, i), load_quad(x, j)
         store_quad(y, i, of_quad(a, p))
         store_quad(y, j, of_quad(b, p))
 
-    return _kernel("void(f4[::1], f4[::1], f4)", over_elements, function)
+    return _kernel(over_elements, function)
 
 
 def binary(function: Any) -> Kernel:
@@ -61,13 +62,13 @@ def binary(function: Any) -> Kernel:
             function(a[2], b[2], p), function(a[3], b[3], p),
         )  # fmt: skip
 
-    def over_pairs(u, v, y, p):
+    def over_pairs(u: F4s, v: F4s, y: F4s, p: F4):
         i, j = first_quads(cuda.blockIdx.x, cuda.threadIdx.x)
         ui, uj, vi, vj = load_quad(u, i), load_quad(u, j), load_quad(v, i), load_quad(v, j)
         store_quad(y, i, of_quads(ui, vi, p))
         store_quad(y, j, of_quads(uj, vj, p))
 
-    return _kernel("void(f4[::1], f4[::1], f4[::1], f4)", over_pairs, function)
+    return _kernel(over_pairs, function)
 
 
 def ternary(function: Any) -> Kernel:
@@ -80,14 +81,14 @@ def ternary(function: Any) -> Kernel:
             function(a[2], b[2], c[2], p), function(a[3], b[3], c[3], p),
         )  # fmt: skip
 
-    def over_triples(u, v, w, y, p):
+    def over_triples(u: F4s, v: F4s, w: F4s, y: F4s, p: F4):
         i, j = first_quads(cuda.blockIdx.x, cuda.threadIdx.x)
         ui, uj, vi, vj = load_quad(u, i), load_quad(u, j), load_quad(v, i), load_quad(v, j)
         wi, wj = load_quad(w, i), load_quad(w, j)
         store_quad(y, i, of_quads(ui, vi, wi, p))
         store_quad(y, j, of_quads(uj, vj, wj, p))
 
-    return _kernel("void(f4[::1], f4[::1], f4[::1], f4[::1], f4)", over_triples, function)
+    return _kernel(over_triples, function)
 
 
 def apply(launcher: Launcher, kernel: Kernel, *arrays: Any, parameter: float = 0.0) -> None:
@@ -103,8 +104,8 @@ def named_after(function: Any, template: Callable, suffix: str = "") -> Callable
     return template
 
 
-def _kernel(signature: str, template: Callable, function: Any) -> Kernel:
-    return kernel(signature, threads=THREADS)(named_after(function, template))
+def _kernel(template: Callable, function: Any) -> Kernel:
+    return kernel(threads=THREADS)(named_after(function, template))
 
 
 # The functions of the tables.
@@ -614,8 +615,8 @@ def scaled_byte(byte, mean, std):
     return (float32(byte) - mean) / std
 
 
-@kernel("void(u1[::1], f4[::1], f4, f4)", threads=THREADS)
-def _from_bytes(x, y, mean, std):
+@kernel(threads=THREADS)
+def _from_bytes(x: U1s, y: F4s, mean: F4, std: F4):
     i = (int64(cuda.blockIdx.x) * THREADS + int64(cuda.threadIdx.x)) * QUAD
     if i + QUAD <= y.size:
         b = ld4_bytes(x, i)
@@ -629,8 +630,11 @@ def _from_bytes(x, y, mean, std):
             i += 1
 
 
-@kernel("void(u1[::1], f4[::1], i8, i8, f4, f4, f4, f4, f4, f4, f4, f4)", threads=THREADS)
-def _from_bytes_by_channel(x, y, channels, first, m0, m1, m2, m3, s0, s1, s2, s3):
+@kernel(threads=THREADS)
+def _from_bytes_by_channel(
+    x: U1s, y: F4s, channels: I8, first: I8, m0: F4, m1: F4, m2: F4, m3: F4, s0: F4, s1: F4, s2: F4,
+    s3: F4,
+):  # fmt: skip
     pixel = int64(cuda.blockIdx.x) * THREADS + int64(cuda.threadIdx.x)
     if pixel * channels < y.size:
         i = pixel * channels + first

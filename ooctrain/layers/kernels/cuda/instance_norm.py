@@ -29,6 +29,7 @@ from ooctrain.layers.kernels.cuda.image_rows import (
 )
 from ooctrain.layers.kernels.cuda.runtime.launcher import Launcher
 from ooctrain.layers.kernels.cuda.runtime.shim import cuda, device, float32, kernel, uint32
+from ooctrain.layers.kernels.signature import B1, F4, U4, F4s, U4x3
 
 ZERO, ONE = np.float32(0), np.float32(1)
 
@@ -41,12 +42,11 @@ def load_or(values, at, lanes, given, otherwise):
     return otherwise, otherwise, otherwise, otherwise
 
 
-@kernel(
-    "void(f4[::1], f4[::1], f4[::1], f4[::1], f4[::1], b1, f4[::1], b1, f4[::1], f4, "
-    "UniTuple(u4, 3), u4)",
-    threads=THREADS,
-)
-def _apply(x, mean, inv_std, gamma, beta, affine, residual, adds, y, floor, sizes, lanes):
+@kernel(threads=THREADS)
+def _apply(
+    x: F4s, mean: F4s, inv_std: F4s, gamma: F4s, beta: F4s, affine: B1, residual: F4s, adds: B1,
+    y: F4s, floor: F4, sizes: U4x3, lanes: U4,
+):  # fmt: skip
     """y = max((x - mean) * (gamma * inv_std) + beta [+ residual], floor)."""
     height, width, channels = sizes
     results = cuda.local.array(LANES, float32)
@@ -65,14 +65,11 @@ def _apply(x, mean, inv_std, gamma, beta, affine, residual, adds, y, floor, size
         store(y, at, results, lanes)
 
 
-@kernel(
-    "void(f4[::1], f4[::1], b1, f4[::1], f4[::1], f4[::1], f4[::1], b1, f4[::1], f4[::1], f4[::1], "
-    "f4, UniTuple(u4, 3), u4)",
-    threads=THREADS,
-)
+@kernel(threads=THREADS)
 def _grad_apply(
-    dy, y, has_mask, x, mean, inv_std, gamma, affine, dz_xhat, dz_sum, dx, inv_pixels, sizes, lanes
-):
+    dy: F4s, y: F4s, has_mask: B1, x: F4s, mean: F4s, inv_std: F4s, gamma: F4s, affine: B1,
+    dz_xhat: F4s, dz_sum: F4s, dx: F4s, inv_pixels: F4, sizes: U4x3, lanes: U4,
+):  # fmt: skip
     """dx = gamma inv_std (dz - dz_sum / P - xhat dz_xhat / P)."""
     height, width, channels = sizes
     results = cuda.local.array(LANES, float32)

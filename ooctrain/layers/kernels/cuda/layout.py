@@ -35,6 +35,7 @@ from ooctrain.layers.kernels.cuda.runtime.shim import (
     uint64,
 )
 from ooctrain.layers.kernels.cuda.walk_places import transpose_batch
+from ooctrain.layers.kernels.signature import F4, I8, F4s, I8x4, I8x6, U4x3, U4x4, U4x17
 from ooctrain.layers.layout import Reshape, logical_in_memory
 
 Array = Any
@@ -44,15 +45,6 @@ ZERO, U1 = np.float32(0), np.uint32(1)
 MOVES, ROWS = 4, 8
 MOST_ROWS = (1 << 31) - 1
 VALUES = MOVES * QUAD
-
-_BOX = "UniTuple(i8, 4)"
-_MOVE = f"void(f4[::1], f4[::1], i8, UniTuple(u4, 3), UniTuple(u4, 4), {_BOX}, {_BOX})"
-_ROWS, _WALK = "UniTuple(u4, 17)", "UniTuple(i8, 6)"
-_MOVE_ROWS = f"void(f4[::1], f4[::1], {_ROWS}, {_WALK}, {_WALK})"
-_EMBED_ROWS = (
-    f"void(f4[::1], f4[::1], {_ROWS}, {_WALK}, {_WALK}, UniTuple(u4, 4), UniTuple(u4, 4), f4)"
-)
-_EMBED = f"void(f4[::1], f4[::1], UniTuple(u4, 3), UniTuple(u4, 4), {_BOX}, {_BOX}, f4)"
 
 
 @device
@@ -148,7 +140,7 @@ def cleared(old, new):
 def _moving(combine: Any) -> tuple[Kernel, Kernel]:
     """Kernels dst = combine(dst, src) over a block, by elements and by quads."""
 
-    def by_rows(src, dst, cut, source, target):
+    def by_rows(src: F4s, dst: F4s, cut: U4x17, source: I8x6, target: I8x6):
         places = cuda.local.array(ROWS, int64)
         values = cuda.local.array(ROWS, float32)
         n, h, w, k = row_of_thread(cuda.blockIdx.x, cuda.threadIdx.x, cut)
@@ -169,7 +161,9 @@ def _moving(combine: Any) -> tuple[Kernel, Kernel]:
             if uint32(move) < count:
                 dst[uint64(places[move])] = values[move]
 
-    def by_quads(src, dst, elements, extent, by, source, target):
+    def by_quads(
+        src: F4s, dst: F4s, elements: I8, extent: U4x3, by: U4x4, source: I8x4, target: I8x4
+    ):
         places = cuda.local.array(MOVES, int64)
         values = cuda.local.array(VALUES, float32)
         where = where_is(item_of(cuda.blockIdx.x, cuda.threadIdx.x, 0) * QUAD, extent)
@@ -189,8 +183,8 @@ def _moving(combine: Any) -> tuple[Kernel, Kernel]:
                 ))  # fmt: skip
 
     return (
-        kernel(_MOVE_ROWS, threads=THREADS)(named_after(combine, by_rows, "_elements")),
-        kernel(_MOVE, threads=THREADS)(named_after(combine, by_quads, "_quads")),
+        kernel(threads=THREADS)(named_after(combine, by_rows, "_elements")),
+        kernel(threads=THREADS)(named_after(combine, by_quads, "_quads")),
     )
 
 
@@ -208,8 +202,10 @@ def place_in_part(where, start, part):
     return ((n * part[1] + h) * part[2] + w) * part[3] + c if inside else int64(-1)
 
 
-@kernel(_EMBED_ROWS, threads=THREADS)
-def _embed_elements(x, y, cut, source, target, start, part, value):
+@kernel(threads=THREADS)
+def _embed_elements(
+    x: F4s, y: F4s, cut: U4x17, source: I8x6, target: I8x6, start: U4x4, part: U4x4, value: F4,
+):  # fmt: skip
     """`start`, `part`: where x begins in y, and its extents, each along n, h, w and k."""
     values = cuda.local.array(ROWS, float32)
     n, h, w, k = row_of_thread(cuda.blockIdx.x, cuda.threadIdx.x, cut)
@@ -233,8 +229,8 @@ def _embed_elements(x, y, cut, source, target, start, part, value):
         there += target[4]  # rows of the whole lie one behind the other
 
 
-@kernel(_EMBED, threads=THREADS)
-def _embed_quads(x, y, whole, by, start, part, value):
+@kernel(threads=THREADS)
+def _embed_quads(x: F4s, y: F4s, whole: U4x3, by: U4x4, start: I8x4, part: I8x4, value: F4):
     values = cuda.local.array(VALUES, float32)
     where = where_is(item_of(cuda.blockIdx.x, cuda.threadIdx.x, 0) * QUAD, whole)
     for move in range(MOVES):

@@ -40,6 +40,7 @@ from ooctrain.layers.kernels.cuda.sums import (
     sum_of,
     sum_of_first,
 )
+from ooctrain.layers.kernels.signature import B1, F4, I8, U4, F4s, F4x16, I8s
 from ooctrain.layers.losses import (
     ClassLoss,
     ClassLossGrad,
@@ -135,8 +136,8 @@ _squared_errors = sum_of(squared_error)
 _absolute_errors = sum_of(absolute_error)
 
 
-@kernel("void(f4[::1], u4, i8[::1], f4[::1], f4[::1], i8)", threads=THREADS)
-def _cross_entropy(z, classes, labels, losses, lse, ignore_index):
+@kernel(threads=THREADS)
+def _cross_entropy(z: F4s, classes: U4, labels: I8s, losses: F4s, lse: F4s, ignore_index: I8):
     """A warp: losses[r] = lse[r] - z[r, label], lse[r] = log(sum of exp(z[r]))."""
     lane = lane_of(cuda.threadIdx.x)
     row = row_of(cuda.blockIdx.x, cuda.threadIdx.x)
@@ -158,8 +159,11 @@ def _cross_entropy(z, classes, labels, losses, lse, ignore_index):
                 losses[row] = log_sum - (z[start + uint64(label)] - top)
 
 
-@kernel("void(f4[::1], u4, i8[::1], f4[::1], f4[::1], f4[::1], b1, f4[::1], i8)", threads=THREADS)
-def _cross_entropy_grad(z, classes, labels, lse, dloss, divisor, divides, dz, ignore_index):
+@kernel(threads=THREADS)
+def _cross_entropy_grad(
+    z: F4s, classes: U4, labels: I8s, lse: F4s, dloss: F4s, divisor: F4s, divides: B1, dz: F4s,
+    ignore_index: I8,
+):  # fmt: skip
     """A warp: dz[r] = (exp(z[r] - lse[r]) - onehot) * dloss [/ divisor], 0 in ignored rows."""
     lane = lane_of(cuda.threadIdx.x)
     row = row_of(cuda.blockIdx.x, cuda.threadIdx.x)
@@ -167,13 +171,14 @@ def _cross_entropy_grad(z, classes, labels, lse, dloss, divisor, divides, dz, ig
         start, label = uint64(row) * uint64(classes), labels[row]
         scale = dloss[0] / divisor[0] if divides else dloss[0]
         for c in range(lane, classes, WARP):
-            p = math.exp(z[start + uint32(c)] - lse[row])
-            p -= ONE if c == label else ZERO
+            p = math.exp(z[start + uint32(c)] - lse[row]) - (ONE if c == label else ZERO)
             dz[start + uint32(c)] = p * scale if label != ignore_index else ZERO
 
 
-@kernel("void(i8[::1], f4[::1], b1, i8, f4[::1], i8)", threads=THREADS)
-def _label_weights(labels, weights, weighted, ignore_index, partials, labels_per_block):
+@kernel(threads=THREADS)
+def _label_weights(
+    labels: I8s, weights: F4s, weighted: B1, ignore_index: I8, partials: F4s, labels_per_block: I8,
+):  # fmt: skip
     """partials[block] = number of its labels that count, or the sum of the weights of these."""
     totals = cuda.shared.array(THREADS, float32)
     thread, halfway = uint32(cuda.threadIdx.x), uint32(HALFWAY)
@@ -205,8 +210,8 @@ def error_slope(x, target, scale, squared):
     return -scale if d < ZERO else d * scale
 
 
-@kernel("void(f4[::1], f4[::1], f4[::1], f4, b1, f4[::1])", threads=THREADS)
-def _errors_grad(x, target, dloss, factor, squared, dx):
+@kernel(threads=THREADS)
+def _errors_grad(x: F4s, target: F4s, dloss: F4s, factor: F4, squared: B1, dx: F4s):
     i, j = first_quads(cuda.blockIdx.x, cuda.threadIdx.x)
     s = dloss[0] * factor
     a, b, t, u = load_quad(x, i), load_quad(x, j), load_quad(target, i), load_quad(target, j)
@@ -338,8 +343,8 @@ def mean_error_grad(
 # row, or its gradient. A thread takes one row of the loss, or one element of the gradient.
 
 
-@kernel("void(f4[::1], i8[::1], f4[::1], f4[::1], i8)", threads=THREADS)
-def _likelihood(x, labels, weights, y, ignore_index):
+@kernel(threads=THREADS)
+def _likelihood(x: F4s, labels: I8s, weights: F4s, y: F4s, ignore_index: I8):
     row = int64(cuda.blockIdx.x) * int64(THREADS) + int64(cuda.threadIdx.x)
     if row < labels.size:
         label, loss = labels[uint64(row)], ZERO
@@ -348,8 +353,8 @@ def _likelihood(x, labels, weights, y, ignore_index):
         y[uint64(row)] = loss
 
 
-@kernel("void(i8[::1], f4[::1], f4[::1], f4[::1], i8)", threads=THREADS)
-def _likelihood_grad(labels, weights, dy, dx, ignore_index):
+@kernel(threads=THREADS)
+def _likelihood_grad(labels: I8s, weights: F4s, dy: F4s, dx: F4s, ignore_index: I8):
     e = int64(cuda.blockIdx.x) * int64(THREADS) + int64(cuda.threadIdx.x)
     if e < dx.size:
         row = e // weights.size
@@ -385,8 +390,11 @@ SQUARED, ABSOLUTE = 2.0, 1.0
 VALUES_AT_ONCE = 16
 
 
-@kernel("void(f4[::1], u4, i8[::1], f4[::1], f4[::1], f4[::1], f4, i8)", threads=THREADS)
-def _weigh(z, classes, labels, weights, lse, losses, smoothing, ignore_index):
+@kernel(threads=THREADS)
+def _weigh(
+    z: F4s, classes: U4, labels: I8s, weights: F4s, lse: F4s, losses: F4s, smoothing: F4,
+    ignore_index: I8,
+):  # fmt: skip
     """A warp: losses[r] = (1 - s) w[label] losses[r] + s / K * sum of w[c] (lse[r] - z[r, c])."""
     lane = uint32(cuda.threadIdx.x % WARP)
     row = row_of(cuda.blockIdx.x, cuda.threadIdx.x)
@@ -408,13 +416,11 @@ def _weigh(z, classes, labels, weights, lse, losses, smoothing, ignore_index):
             losses[row] = loss
 
 
-@kernel(
-    "void(f4[::1], u4, i8[::1], f4[::1], f4[::1], f4[::1], f4[::1], b1, f4, f4[::1], i8)",
-    threads=THREADS,
-)
+@kernel(threads=THREADS)
 def _weighted_grad(
-    z, classes, labels, weights, lse, dloss, divisor, divides, smoothing, dz, ignore_index
-):
+    z: F4s, classes: U4, labels: I8s, weights: F4s, lse: F4s, dloss: F4s, divisor: F4s, divides: B1,
+    smoothing: F4, dz: F4s, ignore_index: I8,
+):  # fmt: skip
     """A warp: dz = dloss[r] [/ divisor] (p (own + all) - own onehot - (s / K) w), own = (1 - s)
     w[label], all = s / K * sum of w. `dloss` has one element, or one for each row."""
     lane = uint32(cuda.threadIdx.x % WARP)
@@ -455,8 +461,8 @@ _error_each = binary(error)
 _error_each_grad = ternary(error_grad)
 
 
-@kernel("void(f4[::1], u4, UniTuple(f4, 16))", threads=32)
-def _write(target, first, values):
+@kernel(threads=32)
+def _write(target: F4s, first: U4, values: F4x16):
     """target[first + i] = values[i], as far as the target reaches."""
     if cuda.threadIdx.x == 0:
         for i in range(VALUES_AT_ONCE):

@@ -48,6 +48,7 @@ from ooctrain.layers.kernels.cuda.runtime.shim import (
     uint32,
     uint64,
 )
+from ooctrain.layers.kernels.signature import U4, F4s, U4x2, U4x3
 from ooctrain.layers.linear import MatMul
 
 Array = Any
@@ -127,12 +128,8 @@ def _product(fetch: Any, a_across: bool, b_across: bool) -> Kernel:
         a_across, b_across: whether neighbours in memory differ in j (in i), not in k.
     """
 
-    @kernel(
-        "void(f4[::1], f4[::1], f4[::1], UniTuple(u4, 3), UniTuple(u4, 2), UniTuple(u4, 2), u4)",
-        threads=THREADS,
-        max_registers=TWO_BLOCKS,
-    )
-    def multiply(a, b, c, extents, a_steps, b_steps, terms):
+    @kernel(threads=THREADS, max_registers=TWO_BLOCKS)
+    def multiply(a: F4s, b: F4s, c: F4s, extents: U4x3, a_steps: U4x2, b_steps: U4x2, terms: U4):
         """c[z, i, j] = sum over the terms k of split z of a[j, k] b[i, k].
 
         `a_steps` are the distances from j to j + 1 and from k to k + 1, `b_steps` those of i and k.

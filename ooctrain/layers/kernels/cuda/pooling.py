@@ -41,6 +41,7 @@ from ooctrain.layers.kernels.cuda.runtime.shim import (
     uint8,
     uint32,
 )
+from ooctrain.layers.kernels.signature import U4, F4s, U1s, U4x5, U4x6, U4x8
 from ooctrain.layers.pooling import PoolGeometry
 
 # Max pooling, its windows dense or with gaps. It also gives the place of each maximum in its window
@@ -81,8 +82,8 @@ def _cell_of(behind, dilation, cells):
     return cell if uint32(cell * dilation) == behind else cells
 
 
-@kernel("void(f4[::1], f4[::1], u1[::1], UniTuple(u4, 5), UniTuple(u4, 8), u4)", threads=THREADS)
-def _max_pool(x, y, index, sizes, window, lanes):
+@kernel(threads=THREADS)
+def _max_pool(x: F4s, y: F4s, index: U1s, sizes: U4x5, window: U4x8, lanes: U4):
     """A thread: some channels of an output pixel. The first maximum wins, as in torch, or a NaN."""
     height, width, rows, columns, channels = sizes
     kh, kw, sh, sw, dh, dw, top, left = window
@@ -130,8 +131,8 @@ def _cells(index, at, lanes):
     return ld4_bytes(index, at)
 
 
-@kernel("void(f4[::1], u1[::1], f4[::1], UniTuple(u4, 5), UniTuple(u4, 8), u4)", threads=THREADS)
-def _max_pool_grad(dy, index, dx, sizes, window, lanes):
+@kernel(threads=THREADS)
+def _max_pool_grad(dy: F4s, index: U1s, dx: F4s, sizes: U4x5, window: U4x8, lanes: U4):
     """A thread: some channels of an input pixel, over the windows that cover it."""
     height, width, rows, columns, channels = sizes
     kh, kw, sh, sw, dh, dw, top, left = window
@@ -233,8 +234,8 @@ def _end_cover(cell, size, windows, cells, stride, before):
     return smaller(windows, uint32(uint32(uint32(cell + before) // stride) + U1))
 
 
-@kernel("void(f4[::1], f4[::1], UniTuple(u4, 5), UniTuple(u4, 6), u4, u4)", threads=THREADS)
-def _avg_pool(x, y, sizes, window, divisor, lanes):
+@kernel(threads=THREADS)
+def _avg_pool(x: F4s, y: F4s, sizes: U4x5, window: U4x6, divisor: U4, lanes: U4):
     """A thread: some channels of an output pixel. Divisor 0: the number of cells in the image."""
     height, width, rows, columns, channels = sizes
     kh, kw, sh, sw, top, left = window
@@ -269,8 +270,8 @@ def _avg_pool(x, y, sizes, window, divisor, lanes):
         store(y, row_start(row, columns, channels) + uint32(ow * channels + c), total, lanes)
 
 
-@kernel("void(f4[::1], f4[::1], UniTuple(u4, 5), UniTuple(u4, 6), u4, u4)", threads=THREADS)
-def _avg_pool_grad(dy, dx, sizes, window, divisor, lanes):
+@kernel(threads=THREADS)
+def _avg_pool_grad(dy: F4s, dx: F4s, sizes: U4x5, window: U4x6, divisor: U4, lanes: U4):
     """A thread: some channels of an input pixel, over the windows that cover it."""
     height, width, rows, columns, channels = sizes
     kh, kw, sh, sw, top, left = window

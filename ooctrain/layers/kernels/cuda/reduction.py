@@ -54,6 +54,7 @@ from ooctrain.layers.kernels.cuda.runtime.shim import (
     uint64,
 )
 from ooctrain.layers.kernels.cuda.runtime.workspace import FEW_ROWS
+from ooctrain.layers.kernels.signature import B1, F4, I8, U4, F4s, I8s
 from ooctrain.layers.kernels.walks import logical_shape
 from ooctrain.layers.reduction import Sum
 from ooctrain.layers.softmax import SoftmaxAlong, SoftmaxGrad
@@ -64,8 +65,11 @@ ZERO, LANES = np.float32(0), np.uint64(WARP)
 LOWEST, NOWHERE = np.float32(-np.inf), np.int32(0x7FFFFFFF)
 
 
-@kernel("void(f4[::1], f4[::1], i8, u4, u4, u4, u4, u4)", threads=THREADS)
-def _sum_chunk(x, partials, rows, width, lanes, rows_per_chunk, chunks, groups):
+@kernel(threads=THREADS)
+def _sum_chunk(
+    x: F4s, partials: F4s, rows: I8, width: U4, lanes: U4, rows_per_chunk: U4, chunks: U4,
+    groups: U4,
+):  # fmt: skip
     """A block: partials[outer, chunk, c] = sum of x over the rows of a chunk, for some c."""
     totals = cuda.shared.array(THREADS, float32)
     thread, block = uint32(cuda.threadIdx.x), uint32(cuda.blockIdx.x)
@@ -81,8 +85,8 @@ def _sum_chunk(x, partials, rows, width, lanes, rows_per_chunk, chunks, groups):
         partials[uint64(place)] = column_total(totals, thread, lanes)
 
 
-@kernel("void(f4[::1], f4[::1], f4, u4, u4)", threads=THREADS)
-def _sum_few(x, y, factor, rows, width):
+@kernel(threads=THREADS)
+def _sum_few(x: F4s, y: F4s, factor: F4, rows: U4, width: U4):
     """A thread: y[outer, c] = factor * the sum over all rows, one after the other."""
     e = int64(cuda.blockIdx.x) * int64(THREADS) + int64(cuda.threadIdx.x)
     if e < y.size:
@@ -117,7 +121,7 @@ def _softmax_kernel(neighbours: bool) -> Kernel:
             then numbers that the compiler knows.
     """
 
-    def _softmax(x, y, items, classes, width, log):
+    def _softmax(x: F4s, y: F4s, items: I8, classes: U4, width: U4, log: B1):
         lane = lane_of(cuda.threadIdx.x)
         row = row_of(cuda.blockIdx.x, cuda.threadIdx.x)
         if row < items:
@@ -145,15 +149,15 @@ def _softmax_kernel(neighbours: bool) -> Kernel:
 
     _softmax.__name__ = "softmax_of_neighbours" if neighbours else "softmax_apart"
     _softmax.__qualname__ = _softmax.__name__
-    return kernel("void(f4[::1], f4[::1], i8, u4, u4, b1)", threads=THREADS)(_softmax)
+    return kernel(threads=THREADS)(_softmax)
 
 
 #: Of rows whose elements are neighbours, and of others.
 _SOFTMAX: Mapping[bool, Kernel] = {each: _softmax_kernel(each) for each in (True, False)}
 
 
-@kernel("void(f4[::1], f4[::1], f4[::1], i8, u4, u4, b1)", threads=THREADS)
-def _softmax_grad(dy, y, dx, items, classes, width, log):
+@kernel(threads=THREADS)
+def _softmax_grad(dy: F4s, y: F4s, dx: F4s, items: I8, classes: U4, width: U4, log: B1):
     """A warp: dx = y (dy - sum(dy y)), or dy - exp(y) sum(dy)."""
     lane = lane_of(cuda.threadIdx.x)
     row = row_of(cuda.blockIdx.x, cuda.threadIdx.x)
@@ -183,8 +187,8 @@ def first_largest(value, place, best, at_place):
     return best, at_place
 
 
-@kernel("void(f4[::1], f4[::1], i8[::1], i8, u4)", threads=THREADS)
-def _largest_of_neighbours(x, y, index, items, rows):
+@kernel(threads=THREADS)
+def _largest_of_neighbours(x: F4s, y: F4s, index: I8s, items: I8, rows: U4):
     """A warp: the largest of a row, and its place."""
     lane = lane_of(cuda.threadIdx.x)
     row = row_of(cuda.blockIdx.x, cuda.threadIdx.x)
@@ -203,8 +207,8 @@ def _largest_of_neighbours(x, y, index, items, rows):
             index[row] = int64(place)
 
 
-@kernel("void(f4[::1], f4[::1], i8[::1], u4, u4)", threads=THREADS)
-def _largest_apart(x, y, index, rows, width):
+@kernel(threads=THREADS)
+def _largest_apart(x: F4s, y: F4s, index: I8s, rows: U4, width: U4):
     """A thread: the largest over all rows, and its place."""
     e = int64(cuda.blockIdx.x) * int64(THREADS) + int64(cuda.threadIdx.x)
     if e < y.size:
@@ -218,8 +222,8 @@ def _largest_apart(x, y, index, rows, width):
         index[uint64(e)] = int64(place)
 
 
-@kernel("void(f4[::1], i8[::1], f4[::1], u4, u4)", threads=THREADS)
-def _largest_grad(dy, index, dx, rows, width):
+@kernel(threads=THREADS)
+def _largest_grad(dy: F4s, index: I8s, dx: F4s, rows: U4, width: U4):
     """A thread: one dy goes to its place; dx is 0."""
     e = int64(cuda.blockIdx.x) * int64(THREADS) + int64(cuda.threadIdx.x)
     if e < dy.size:

@@ -38,6 +38,7 @@ from ooctrain.layers.kernels.cuda.runtime.shim import (
     uint32,
     uint64,
 )
+from ooctrain.layers.kernels.signature import B1, U4, F4s, I4x3, I4x4, U4x4, U4x5
 
 # Nearest pixel and bilinear. The position of an output pixel among the inputs is a fraction of
 # whole numbers. So the pixel before it and the share of the pixel after it are a quotient and a
@@ -108,8 +109,8 @@ def _end_reader(i, size, out, corners):
     return smaller(out, uint32(last + U1))
 
 
-@kernel("void(f4[::1], f4[::1], UniTuple(u4, 5), UniTuple(u4, 4), u4)", threads=THREADS)
-def _nearest(x, y, sizes, rows_at, lanes):
+@kernel(threads=THREADS)
+def _nearest(x: F4s, y: F4s, sizes: U4x5, rows_at: U4x4, lanes: U4):
     """A thread: some channels of an output pixel."""
     height, width, rows, columns, channels = sizes
     before, all_height, after, all_rows = rows_at
@@ -123,8 +124,8 @@ def _nearest(x, y, sizes, rows_at, lanes):
         store(y, target, load(x, source, lanes), lanes)
 
 
-@kernel("void(f4[::1], f4[::1], UniTuple(u4, 5), UniTuple(u4, 4), u4)", threads=THREADS)
-def _nearest_grad(dy, dx, sizes, rows_at, lanes):
+@kernel(threads=THREADS)
+def _nearest_grad(dy: F4s, dx: F4s, sizes: U4x5, rows_at: U4x4, lanes: U4):
     """A thread: some channels of an input pixel.
 
     Row h is read by the output rows ceil(h OH / H) to ceil((h + 1) OH / H) - 1; so for columns.
@@ -155,8 +156,8 @@ def _nearest_grad(dy, dx, sizes, rows_at, lanes):
         store(dx, row_start(row, width, channels) + uint32(w * channels + c), total, lanes)
 
 
-@kernel("void(f4[::1], f4[::1], UniTuple(u4, 5), UniTuple(u4, 4), b1, u4)", threads=THREADS)
-def _bilinear(x, y, sizes, rows_at, corners, lanes):
+@kernel(threads=THREADS)
+def _bilinear(x: F4s, y: F4s, sizes: U4x5, rows_at: U4x4, corners: B1, lanes: U4):
     """A thread: some channels of an output pixel, from the four pixels around it."""
     height, width, rows, columns, channels = sizes
     before, all_height, after, all_rows = rows_at
@@ -181,8 +182,8 @@ def _bilinear(x, y, sizes, rows_at, corners, lanes):
         store(y, row_start(row, columns, channels) + uint32(ow * channels + c), total, lanes)
 
 
-@kernel("void(f4[::1], f4[::1], UniTuple(u4, 5), UniTuple(u4, 4), b1, u4)", threads=THREADS)
-def _bilinear_grad(dy, dx, sizes, rows_at, corners, lanes):
+@kernel(threads=THREADS)
+def _bilinear_grad(dy: F4s, dx: F4s, sizes: U4x5, rows_at: U4x4, corners: B1, lanes: U4):
     """A thread: some channels of an input pixel, over the outputs that may read it."""
     height, width, rows, columns, channels = sizes
     before, all_height, after, all_rows = rows_at
@@ -273,8 +274,8 @@ def _seen_at(i, view, before, extent, padded):
     return at if inside else NOWHERE
 
 
-@kernel("void(f4[::1], f4[::1], UniTuple(i4, 3), UniTuple(i4, 4), u4)", threads=THREADS)
-def _reflect(x, y, sizes, sides, lanes):
+@kernel(threads=THREADS)
+def _reflect(x: F4s, y: F4s, sizes: I4x3, sides: I4x4, lanes: U4):
     """A thread: some channels of an output pixel."""
     height, width, channels = sizes
     top, bottom, left, right = sides
@@ -290,8 +291,8 @@ def _reflect(x, y, sizes, sides, lanes):
         store(y, target, values, lanes)
 
 
-@kernel("void(f4[::1], f4[::1], UniTuple(i4, 3), UniTuple(i4, 4), u4)", threads=THREADS)
-def _reflect_grad(dy, dx, sizes, sides, lanes):
+@kernel(threads=THREADS)
+def _reflect_grad(dy: F4s, dx: F4s, sizes: I4x3, sides: I4x4, lanes: U4):
     """A thread: some channels of an input pixel, over the places where it is seen."""
     height, width, channels = sizes
     top, bottom, left, right = sides

@@ -37,12 +37,11 @@ from ooctrain.layers.kernels.cuda.runtime.shim import (
     uint64,
 )
 from ooctrain.layers.kernels.cuda.walk_places import (
-    STEPS,
-    WALK,
     offsets_of,
     parts,
     read_tiles,
 )
+from ooctrain.layers.kernels.signature import F4, I8, U4, F4s, I8x7, U4x15
 from ooctrain.layers.kernels.walks import (
     StridedWalk,
     logical_shape,
@@ -111,13 +110,19 @@ def quad_at(x, i, step):
 def _repeating(function: Any) -> tuple[Kernel, Kernel]:
     """Kernels y = function(a, b), each operand along its own steps: by elements and by quads."""
 
-    def over_walks(a, b, y, items, begin, axes, steps_a, steps_b, p):
+    def over_walks(
+        a: F4s, b: F4s, y: F4s, items: U4, begin: I8, axes: U4x15, steps_a: I8x7, steps_b: I8x7,
+        p: F4,
+    ):  # fmt: skip
         e = uint32(uint32(cuda.blockIdx.x) * uint32(THREADS) + uint32(cuda.threadIdx.x))
         if e < items:
             i, j = offsets_of(e, axes, steps_a, steps_b)
             y[uint64(begin + int64(e))] = function(at(a, i), at(b, j), p)
 
-    def over_quads(a, b, y, items, begin, axes, steps_a, steps_b, p):
+    def over_quads(
+        a: F4s, b: F4s, y: F4s, items: U4, begin: I8, axes: U4x15, steps_a: I8x7, steps_b: I8x7,
+        p: F4,
+    ):  # fmt: skip
         e = uint32(uint32(cuda.blockIdx.x) * uint32(THREADS) + uint32(cuda.threadIdx.x))
         if e < items:
             i, j = offsets_of(e, axes, steps_a, steps_b)
@@ -127,8 +132,7 @@ def _repeating(function: Any) -> tuple[Kernel, Kernel]:
                 function(u[2], v[2], p), function(u[3], v[3], p),
             ))  # fmt: skip
 
-    signature = f"void(f4[::1], f4[::1], f4[::1], {WALK}, {STEPS}, {STEPS}, f4)"
-    as_kernel = kernel(signature, threads=THREADS)
+    as_kernel = kernel(threads=THREADS)
     return (
         as_kernel(named_after(function, over_walks, "_repeated")),
         as_kernel(named_after(function, over_quads, "_repeated_quads")),
@@ -149,7 +153,7 @@ def _with_vector(function: Any, first: bool) -> Kernel:
             function(u[2], v[2], p), function(u[3], v[3], p),
         )  # fmt: skip
 
-    def over_channels(x, vector, y, channels, apart, p):
+    def over_channels(x: F4s, vector: F4s, y: F4s, channels: U4, apart: U4, p: F4):
         x_block, y_block, thread = cuda.blockIdx.x, cuda.blockIdx.y, cuda.threadIdx.x
         i, j, c = quads_of_channels(x_block, y_block, thread, apart, channels)
         u, v = load_quad(x, i), load_quad(x, j)
@@ -158,12 +162,11 @@ def _with_vector(function: Any, first: bool) -> Kernel:
         store_quad(y, j, of_quads(numbers, v, p) if first else of_quads(v, numbers, p))
 
     name = "_with_channels_first" if first else "_with_channels"
-    as_kernel = kernel("void(f4[::1], f4[::1], f4[::1], u4, u4, f4)", threads=THREADS)
-    return as_kernel(named_after(function, over_channels, name))
+    return kernel(threads=THREADS)(named_after(function, over_channels, name))
 
 
-@kernel(f"void(f4[::1], f4[::1], f4, {WALK}, {STEPS})", threads=THREADS)
-def _read(x, y, factor, items, begin, axes, steps):
+@kernel(threads=THREADS)
+def _read(x: F4s, y: F4s, factor: F4, items: U4, begin: I8, axes: U4x15, steps: I8x7):
     """y = factor * x along the walk."""
     e = uint32(uint32(cuda.blockIdx.x) * uint32(THREADS) + uint32(cuda.threadIdx.x))
     if e < items:
@@ -171,8 +174,8 @@ def _read(x, y, factor, items, begin, axes, steps):
         y[uint64(begin + int64(e))] = factor * at(x, i)
 
 
-@kernel(f"void(f4[::1], f4[::1], f4, {WALK}, {STEPS})", threads=THREADS)
-def _read_quads(x, y, factor, items, begin, axes, steps):
+@kernel(threads=THREADS)
+def _read_quads(x: F4s, y: F4s, factor: F4, items: U4, begin: I8, axes: U4x15, steps: I8x7):
     """y = factor * x along the walk, four elements of its last axis at a time."""
     e = uint32(uint32(cuda.blockIdx.x) * uint32(THREADS) + uint32(cuda.threadIdx.x))
     if e < items:
@@ -193,8 +196,8 @@ _FUNCTIONS = {
 }  # fmt: skip
 
 
-@kernel(f"void(f4[::1], f4[::1], {WALK}, {STEPS})", threads=THREADS)
-def _write(x, y, items, begin, axes, steps):
+@kernel(threads=THREADS)
+def _write(x: F4s, y: F4s, items: U4, begin: I8, axes: U4x15, steps: I8x7):
     """y along the walk = x."""
     e = uint32(uint32(cuda.blockIdx.x) * uint32(THREADS) + uint32(cuda.threadIdx.x))
     if e < items:

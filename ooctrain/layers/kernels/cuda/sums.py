@@ -26,6 +26,7 @@ from ooctrain.layers.kernels.cuda.runtime.shim import (
     kernel,
     uint32,
 )
+from ooctrain.layers.kernels.signature import B1, F4, I8, F4s
 
 Array = Any
 ZERO = np.float32(0)
@@ -58,7 +59,7 @@ def sum_of(function: Any) -> Kernel:
         first = function(a[0], b[0]) + function(a[1], b[1])
         return first + (function(a[2], b[2]) + function(a[3], b[3]))
 
-    def over_tiles(u, v, partials, tiles_per_block):
+    def over_tiles(u: F4s, v: F4s, partials: F4s, tiles_per_block: I8):
         totals = cuda.shared.array(THREADS, float32)
         thread, halfway = uint32(cuda.threadIdx.x), uint32(HALFWAY)
         total, lost = ZERO, ZERO
@@ -77,11 +78,11 @@ def sum_of(function: Any) -> Kernel:
     original = function.py_func
     over_tiles.__name__ = over_tiles.__qualname__ = f"sum_of_{original.__name__}"
     over_tiles.__module__ = original.__module__
-    return kernel("void(f4[::1], f4[::1], f4[::1], i8)", threads=THREADS)(over_tiles)
+    return kernel(threads=THREADS)(over_tiles)
 
 
-@kernel("void(f4[::1], f4, f4[::1], b1, f4[::1])", threads=THREADS)
-def _finish(partials, factor, divisor, divides, out):
+@kernel(threads=THREADS)
+def _finish(partials: F4s, factor: F4, divisor: F4s, divides: B1, out: F4s):
     """One block: out = factor * sum of the partial sums [/ divisor]."""
     totals = cuda.shared.array(THREADS, float32)
     thread, halfway = uint32(cuda.threadIdx.x), uint32(HALFWAY)

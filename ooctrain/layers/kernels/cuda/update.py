@@ -20,6 +20,7 @@ from ooctrain.layers.kernels.cuda.quads import first_quads, load_quad, store_qua
 from ooctrain.layers.kernels.cuda.runtime.intrinsics import fma
 from ooctrain.layers.kernels.cuda.runtime.launcher import Launcher
 from ooctrain.layers.kernels.cuda.runtime.shim import cuda, device, kernel
+from ooctrain.layers.kernels.signature import B1, F4, F4s, F4x6, F4x7
 from ooctrain.layers.update import AdamFactors, RmspropFactors, SgdFactors
 
 Array = Any
@@ -45,8 +46,8 @@ def moved_along(w, g, velocity, lr, momentum, decay, nesterov):
     return fma(-lr, ahead, w)
 
 
-@kernel("void(f4[::1], f4[::1], f4[::1], f4, f4)", threads=THREADS, changing=(3,))
-def _sgd_plain(w, g, w_out, lr, decay):
+@kernel(threads=THREADS, changing=(3,))
+def _sgd_plain(w: F4s, g: F4s, w_out: F4s, lr: F4, decay: F4):
     first, _ = first_quads(cuda.blockIdx.x, cuda.threadIdx.x)
     for half in range(2):
         i = first + half * STRIDE
@@ -57,11 +58,11 @@ def _sgd_plain(w, g, w_out, lr, decay):
         ))  # fmt: skip
 
 
-@kernel(
-    "void(f4[::1], f4[::1], f4[::1], f4[::1], f4[::1], f4, f4, f4, f4, b1)",
-    threads=THREADS, changing=(5, 6, 7),
-)  # fmt: skip
-def _sgd(w, g, m, w_out, m_out, lr, momentum, undamped, decay, nesterov):
+@kernel(threads=THREADS, changing=(5, 6, 7))
+def _sgd(
+    w: F4s, g: F4s, m: F4s, w_out: F4s, m_out: F4s, lr: F4, momentum: F4, undamped: F4, decay: F4,
+    nesterov: B1,
+):  # fmt: skip
     first, _ = first_quads(cuda.blockIdx.x, cuda.threadIdx.x)
     for half in range(2):
         i = first + half * STRIDE
@@ -95,11 +96,8 @@ def adapted(w, m, v, step_size, eps, root_correction, shrink):
     return fma(shrink, w, -(step_size * m / root))
 
 
-@kernel(
-    "void(f4[::1], f4[::1], f4[::1], f4[::1], f4[::1], f4[::1], f4[::1], UniTuple(f4, 7))",
-    threads=THREADS, changing=(7,),
-)  # fmt: skip
-def _adam(w, g, m, v, w_out, m_out, v_out, factors):
+@kernel(threads=THREADS, changing=(7,))
+def _adam(w: F4s, g: F4s, m: F4s, v: F4s, w_out: F4s, m_out: F4s, v_out: F4s, factors: F4x7):
     step_size, beta1, beta2, eps, root_correction, decay, shrink = factors
     first, _ = first_quads(cuda.blockIdx.x, cuda.threadIdx.x)
     for half in range(2):
@@ -138,12 +136,11 @@ def over_root(d, spread, eps):
     return d / (math.sqrt(spread) + eps)
 
 
-@kernel(
-    "void(f4[::1], f4[::1], f4[::1], f4[::1], f4[::1], f4[::1], f4[::1], f4[::1], f4[::1], "
-    "UniTuple(f4, 6), b1, b1)",
-    threads=THREADS, changing=(9,),
-)  # fmt: skip
-def _rmsprop(w, g, v, a, b, w_out, v_out, a_out, b_out, factors, centered, moving):
+@kernel(threads=THREADS, changing=(9,))
+def _rmsprop(
+    w: F4s, g: F4s, v: F4s, a: F4s, b: F4s, w_out: F4s, v_out: F4s, a_out: F4s, b_out: F4s,
+    factors: F4x6, centered: B1, moving: B1,
+):  # fmt: skip
     lr, alpha, rest, eps, decay, momentum = factors
     first, _ = first_quads(cuda.blockIdx.x, cuda.threadIdx.x)
     for half in range(2):

@@ -29,12 +29,11 @@ from ooctrain.layers.kernels.cuda.runtime.shim import (
     uint32,
     uint64,
 )
+from ooctrain.layers.kernels.signature import F4, U4, F4s, I8x2, I8x7, U4x2, U4x6, U4x15
 from ooctrain.layers.kernels.walks import Steps, StridedWalk
 
 Array = Any
 ONE = np.uint32(1)
-#: Of a launch: its items, where the result begins, its axes; and the steps of an operand.
-WALK, STEPS = "u4, i8, UniTuple(u4, 15)", "UniTuple(i8, 7)"
 #: Items of a launch are counted with 31 bits.
 MOST_ITEMS = (1 << 31) - 1
 #: A tile is TILE_SIDE squared; its rows lie one word further apart, so that a column, too, is read
@@ -74,12 +73,11 @@ def offsets_of(e, axes, steps_a, steps_b):
     return a + int64(e) * steps_a[0], b + int64(e) * steps_b[0]
 
 
-@kernel(
-    f"void(f4[::1], f4[::1], f4, UniTuple(u4, 2), UniTuple(i8, 2), UniTuple(u4, 6), "
-    f"UniTuple(u4, 15), {STEPS}, {STEPS})",
-    threads=THREADS,
-)
-def _read_tile(x, y, factor, extents, apart, tiles, axes, steps_x, steps_y):
+@kernel(threads=THREADS)
+def _read_tile(
+    x: F4s, y: F4s, factor: F4, extents: U4x2, apart: I8x2, tiles: U4x6, axes: U4x15, steps_x: I8x7,
+    steps_y: I8x7,
+):  # fmt: skip
     """y = factor * x along the walk, for a tile of two of its axes: the i-th is the last of the
     result and `apart[0]` elements apart in x, the j-th the last of x and `apart[1]` apart in y.
     """
@@ -114,8 +112,8 @@ def _read_tile(x, y, factor, extents, apart, tiles, axes, steps_x, steps_y):
             place = uint32(place + uint32(TILE_STEP))
 
 
-@kernel("void(f4[::1], f4[::1], u4, u4, u4)", threads=THREADS)
-def _transpose(x, y, rows, columns, column_tiles):
+@kernel(threads=THREADS)
+def _transpose(x: F4s, y: F4s, rows: U4, columns: U4, column_tiles: U4):
     """y[b, j, i] = x[b, i, j]; a block takes one tile of one matrix."""
     tile = cuda.shared.array(TILE_WORDS, float32)
     lane, line = uint32(cuda.threadIdx.x % TILE_SIDE), uint32(cuda.threadIdx.x // TILE_SIDE)

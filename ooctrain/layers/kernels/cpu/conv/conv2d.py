@@ -22,6 +22,7 @@ from ooctrain.layers.kernels.cpu.blocking import PANEL
 from ooctrain.layers.kernels.cpu.channel_bias import add_in_place
 from ooctrain.layers.kernels.cpu.runtime.kernel_jit import kernel
 from ooctrain.layers.kernels.cpu.runtime.pool import ThreadPool
+from ooctrain.layers.kernels.signature import B1, I8, F4s, I8s
 
 Array = np.ndarray
 
@@ -85,14 +86,14 @@ def views(workspace: Array) -> tuple[Array, Array]:
     return workspace.view(np.float32), workspace.view(np.int64)
 
 
-@kernel("void(i8[::1], i8[::1], i8, i8, i8)")
-def _write_table(values, tables, lo, hi, thread):
+@kernel
+def _write_table(values: I8s, tables: I8s, lo, hi, thread):
     for i in range(lo, hi):
         tables[i] = values[i]
 
 
-@kernel("void(f4[::1], b1, f4[::1], i8, i8, i8, i8)")
-def _write_bias(bias, given, space, at, lo, hi, thread):
+@kernel
+def _write_bias(bias: F4s, given: B1, space: F4s, at: I8, lo, hi, thread):
     for c in range(lo, hi):
         space[at + c] = bias[c] if given and c < bias.size else np.float32(0)
 

@@ -22,6 +22,7 @@ from ooctrain.layers.kernels.cpu.runtime.kernel_jit import inner, kernel
 from ooctrain.layers.kernels.cpu.runtime.pool import ThreadPool
 from ooctrain.layers.kernels.cpu.simd.simd import VL, vfma, vsplat
 from ooctrain.layers.kernels.cpu.simd.simd_memory import vload, vload_upto, vstore4, vstore_upto
+from ooctrain.layers.kernels.signature import I8, F4s, I8x4, I8x6, I8x7
 
 Array = np.ndarray
 ZERO = np.float32(0)
@@ -39,11 +40,10 @@ def _pixel(at, divide, extent):
     return at if at < extent else -1
 
 
-@kernel(
-    "void(f4[::1], f4[::1], f4[::1], f4[::1], UniTuple(i8, 7), UniTuple(i8, 4), UniTuple(i8, 4), "
-    "i8, i8, i8)"
-)
-def _gather(x, table, bias, y, sizes, down, across, lo, hi, thread):
+@kernel
+def _gather(
+    x: F4s, table: F4s, bias: F4s, y: F4s, sizes: I8x7, down: I8x4, across: I8x4, lo, hi, thread,
+):  # fmt: skip
     """Items are rows of y: y = bias + sum over taps of x * table. Four vectors at a time."""
     height, width, rows, columns, kh, kw, channels = sizes
     scale_h, shift_h, step_h, divide_h = down
@@ -86,8 +86,11 @@ def _gather(x, table, bias, y, sizes, down, across, lo, hi, thread):
                 vstore_upto(y, out + c, a0, lanes)
 
 
-@kernel("void(f4[::1], f4[::1], f4[::1], UniTuple(i8, 7), UniTuple(i8, 6), i8, i8, i8, i8, i8)")
-def _grad_weight(x, dy, tables, sizes, window, table_size, rows_per_chunk, lo, hi, thread):
+@kernel
+def _grad_weight(
+    x: F4s, dy: F4s, tables: F4s, sizes: I8x7, window: I8x6, table_size: I8, rows_per_chunk: I8, lo,
+    hi, thread,
+):  # fmt: skip
     """Items are rows of dy; each chunk of them has its own table, at multiples of `table_size`."""
     height, width, rows, columns, kh, kw, channels = sizes
     sh, sw, dh, dw, top, left = window
@@ -111,8 +114,8 @@ def _grad_weight(x, dy, tables, sizes, window, table_size, rows_per_chunk, lo, h
                 vstore_upto(tables, t, vload_upto(tables, t, lanes) + total, lanes)
 
 
-@kernel("void(f4[::1], i8, i8, i8, i8, i8)")
-def _sum_tables(tables, table_size, count, lo, hi, thread):
+@kernel
+def _sum_tables(tables: F4s, table_size: I8, count: I8, lo, hi, thread):
     """The first table becomes the sum of all, in their order. Items: elements."""
     for k in range(1, count):
         for i in range(lo, hi):

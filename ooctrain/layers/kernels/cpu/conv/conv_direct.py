@@ -13,8 +13,6 @@ next: `direct_weights.py`, then `conv_winograd.py`.
 
 from __future__ import annotations
 
-from numba import types
-
 from ooctrain.layers.conv2d import ConvShape
 from ooctrain.layers.kernels.cpu.blocking import PANEL
 from ooctrain.layers.kernels.cpu.conv.brgemm import (
@@ -45,13 +43,9 @@ from ooctrain.layers.kernels.cpu.padded_windows import (
 from ooctrain.layers.kernels.cpu.partials import add_parts
 from ooctrain.layers.kernels.cpu.runtime.kernel_jit import inner, kernel
 from ooctrain.layers.kernels.cpu.runtime.pool import ThreadPool
+from ooctrain.layers.kernels.signature import F4s, I8s
 
 STRIPS = PANEL // COLUMNS  # register tiles that lie side by side in a panel
-_floats = types.float32[::1]
-_whole = types.int64
-_tables = types.int64[::1]
-# Numba's type of a blocking: a named tuple of int64.
-_numbers = types.NamedUniTuple(_whole, len(DirectCorrelation._fields), DirectCorrelation)
 
 
 # --- forward and gradient of the input ---
@@ -78,8 +72,8 @@ def _pack_panel(w, panel, phase, tables, p, target, place):
         place += p.run * PANEL
 
 
-@kernel(types.void(_floats, _floats, _tables, _numbers, _whole, _whole, _whole))
-def _pack_weights(w, space, tables, p, lo, hi, thread):
+@kernel
+def _pack_weights(w: F4s, space: F4s, tables: I8s, p: DirectCorrelation, lo, hi, thread):
     """Items: (phase, panel). All weights into the shared packed region."""
     all_panels = p.panels * p.groups
     for item in range(lo, hi):
@@ -220,8 +214,10 @@ def _block(x, y, space, tables, p, block, panel_lo, panel_hi, listed, thread):
     return extent
 
 
-@kernel(types.void(*[_floats] * 4, _tables, _numbers, *[_whole] * 3))
-def _correlate(x, w, y, space, tables, p, lo, hi, thread):
+@kernel
+def _correlate(
+    x: F4s, w: F4s, y: F4s, space: F4s, tables: I8s, p: DirectCorrelation, lo, hi, thread,
+):  # fmt: skip
     """Items: (block of pixels, group of panels); or panels, each packed here for all blocks."""
     all_panels = p.panels * p.groups
     shares = -(-all_panels // p.item_panels)

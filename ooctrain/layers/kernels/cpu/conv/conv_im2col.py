@@ -12,15 +12,13 @@ columns.
 from __future__ import annotations
 
 import numpy as np
-from numba import types
 
 from ooctrain.layers.conv2d import ConvShape
 from ooctrain.layers.kernels.cpu.conv.conv_workspace import Im2colBlocking, im2col_blocking
 from ooctrain.layers.kernels.cpu.runtime.kernel_jit import inner, kernel
 from ooctrain.layers.kernels.cpu.runtime.pool import ThreadPool
+from ooctrain.layers.kernels.signature import B1, F4s
 
-_floats, _whole = types.float32[::1], types.int64
-_numbers = types.NamedUniTuple(types.int64, len(Im2colBlocking._fields), Im2colBlocking)
 ZERO = np.float32(0.0)
 
 
@@ -41,12 +39,10 @@ def _write_columns(x, p, image, group, row, rows, column):
                     place += p.cg
 
 
-@kernel(
-    types.void(
-        _floats, _floats, _floats, types.boolean, _floats, _floats, _numbers, _whole, _whole, _whole
-    )
-)
-def _forward(x, w, bias, has_bias, y, space, p, lo, hi, thread):
+@kernel
+def _forward(
+    x: F4s, w: F4s, bias: F4s, has_bias: B1, y: F4s, space: F4s, p: Im2colBlocking, lo, hi, thread,
+):  # fmt: skip
     """Items: blocks of output rows of an image."""
     column = space[thread * p.column_floats : (thread + 1) * p.column_floats]
     for item in range(lo, hi):
@@ -65,8 +61,8 @@ def _forward(x, w, bias, has_bias, y, space, p, lo, hi, thread):
                     y[start + k] = total
 
 
-@kernel(types.void(_floats, _floats, _floats, _floats, _numbers, _whole, _whole, _whole))
-def _grad_input(dy, w, dx, space, p, lo, hi, thread):
+@kernel
+def _grad_input(dy: F4s, w: F4s, dx: F4s, space: F4s, p: Im2colBlocking, lo, hi, thread):
     """Items: whole images, since the fields of an image's pixels overlap in dx."""
     field = space[thread * p.column_floats : thread * p.column_floats + p.columns]
     for image in range(lo, hi):
@@ -90,8 +86,8 @@ def _grad_input(dy, w, dx, space, p, lo, hi, thread):
                                 dx[start + c] += field[(r * p.s + s) * p.cg + c]
 
 
-@kernel(types.void(_floats, _floats, _floats, _floats, _numbers, _whole, _whole, _whole))
-def _grad_weight(x, dy, dw, space, p, lo, hi, thread):
+@kernel
+def _grad_weight(x: F4s, dy: F4s, dw: F4s, space: F4s, p: Im2colBlocking, lo, hi, thread):
     """Items: blocks of filters; each walks the whole batch, so no partial sums are needed."""
     column = space[thread * p.column_floats : (thread + 1) * p.column_floats]
     blocks = -(-p.kg // p.filters)

@@ -12,8 +12,6 @@ Lavin & Gray (CVPR 2016). Read next: `winograd_transforms.py`.
 
 from __future__ import annotations
 
-from numba import types
-
 from ooctrain.layers.conv2d import ConvShape
 from ooctrain.layers.kernels.cpu.blocking import PANEL
 from ooctrain.layers.kernels.cpu.conv.brgemm import (
@@ -41,11 +39,7 @@ from ooctrain.layers.kernels.cpu.partials import add_parts
 from ooctrain.layers.kernels.cpu.runtime.kernel_jit import inner, kernel
 from ooctrain.layers.kernels.cpu.runtime.pool import ThreadPool
 from ooctrain.layers.kernels.cpu.simd.simd import VL
-
-_floats, _tables, _whole = types.float32[::1], types.int64[::1], types.int64
-_correlation = types.NamedUniTuple(_whole, len(WinogradCorrelation._fields), WinogradCorrelation)
-_gradient = types.NamedUniTuple(_whole, len(WinogradWeightGradient._fields), WinogradWeightGradient)
-
+from ooctrain.layers.kernels.signature import F4s, I8s
 
 # --- forward and gradient of the input ---
 
@@ -110,8 +104,8 @@ def _multiply_panel(y, space, tables, p, panel, lo, hi, tiles_at, weights_at, th
         )  # fmt: skip
 
 
-@kernel(types.void(_floats, _floats, _correlation, _whole, _whole, _whole))
-def _transform_weights(w, space, p, lo, hi, thread):
+@kernel
+def _transform_weights(w: F4s, space: F4s, p: WinogradCorrelation, lo, hi, thread):
     """Items: panels of output channels, into the shared transformed weights."""
     scratch = p.transform_at + thread * p.transform_stride
     for panel in range(lo, hi):
@@ -119,8 +113,8 @@ def _transform_weights(w, space, p, lo, hi, thread):
         transform_panel(w, p, first, min(PANEL, p.out_c - first), space, place, scratch)
 
 
-@kernel(types.void(_floats, _floats, _floats, _tables, _correlation, _whole, _whole, _whole))
-def _by_tiles(x, y, space, tables, p, lo, hi, thread):
+@kernel
+def _by_tiles(x: F4s, y: F4s, space: F4s, tables: I8s, p: WinogradCorrelation, lo, hi, thread):
     """Items: groups of tiles, from input to output."""
     scratch = p.transform_at + thread * p.transform_stride
     tiles_at = p.tiles_at + thread * p.tiles_stride
@@ -134,15 +128,15 @@ def _by_tiles(x, y, space, tables, p, lo, hi, thread):
             _multiply_panel(y, space, tables, p, panel, first, last, tiles_at, weights_at, thread)
 
 
-@kernel(types.void(_floats, _floats, _correlation, _whole, _whole, _whole))
-def _transform_inputs(x, space, p, lo, hi, thread):
+@kernel
+def _transform_inputs(x: F4s, space: F4s, p: WinogradCorrelation, lo, hi, thread):
     """Items: tiles, into the shared planes."""
     scratch = p.transform_at + thread * p.transform_stride
     _transform_tiles(x, space, p, lo, hi, 0, p.tiles_at, scratch)
 
 
-@kernel(types.void(_floats, _floats, _floats, _tables, _correlation, _whole, _whole, _whole))
-def _by_filters(w, y, space, tables, p, lo, hi, thread):
+@kernel
+def _by_filters(w: F4s, y: F4s, space: F4s, tables: I8s, p: WinogradCorrelation, lo, hi, thread):
     """Items: panels of output channels, for all tiles; the panel's weights are transformed here."""
     scratch = p.transform_at + thread * p.transform_stride
     weights_at = p.weights_at + thread * p.weights_stride
@@ -178,8 +172,10 @@ def _add_products(space, tables, p, tiles, filters, channels, add, thread):
                 )  # fmt: skip
 
 
-@kernel(types.void(_floats, _floats, _floats, _floats, _tables, _gradient, _whole, _whole, _whole))
-def _grad_weight(x, dy, dw, space, tables, p, lo, hi, thread):
+@kernel
+def _grad_weight(
+    x: F4s, dy: F4s, dw: F4s, space: F4s, tables: I8s, p: WinogradWeightGradient, lo, hi, thread,
+):  # fmt: skip
     """Items: (part of the tiles, block of filters, block of channels)."""
     scratch = p.transform_at + thread * p.transform_stride
     for item in range(lo, hi):

@@ -12,8 +12,6 @@ Matrix Multiplication" (2008). Read next: `layers/kernels/cpu/partials.py`.
 
 from __future__ import annotations
 
-from numba import types
-
 from ooctrain.layers.kernels.cpu.blocking import PANEL
 from ooctrain.layers.kernels.cpu.conv.brgemm import (
     COLUMNS,
@@ -26,9 +24,7 @@ from ooctrain.layers.kernels.cpu.conv.brgemm import (
 from ooctrain.layers.kernels.cpu.conv.direct_weights_blocking import WeightGradient
 from ooctrain.layers.kernels.cpu.padded_windows import copy_panel, copy_window
 from ooctrain.layers.kernels.cpu.runtime.kernel_jit import inner, kernel
-
-_floats, _tables, _whole = types.float32[::1], types.int64[::1], types.int64
-_numbers = types.NamedUniTuple(_whole, len(WeightGradient._fields), WeightGradient)
+from ooctrain.layers.kernels.signature import F4s, I8s
 
 
 @inner
@@ -122,8 +118,10 @@ def _turn_back(space, p, k0, k1, sums, target, place):
                 target[to + column] = space[at]
 
 
-@kernel(types.void(*[_floats] * 4, _tables, _numbers, *[_whole] * 3))
-def add_outer_products(x, dy, dw, space, tables, p, lo, hi, thread):
+@kernel
+def add_outer_products(
+    x: F4s, dy: F4s, dw: F4s, space: F4s, tables: I8s, p: WeightGradient, lo, hi, thread,
+):  # fmt: skip
     """Items: (part of the batch, group, block of filters, group of channel panels)."""
     rows = p.rows_at + thread * 2 * p.rows_capacity
     window = p.window_at + thread * p.window_stride

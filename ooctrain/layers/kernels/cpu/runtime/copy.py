@@ -18,6 +18,7 @@ from ooctrain.layers.kernels.cpu.simd.simd_memory import (
     store_fence,
     stream_line,
 )
+from ooctrain.layers.kernels.signature import U1s
 from ooctrain.step.op import FLOAT_BYTES
 
 LINE = 64
@@ -44,14 +45,14 @@ def _copy(dst, src):
     store_fence()
 
 
-@kernel("void(u1[::1], u1[::1])")
-def stream_copy(dst, src):
+@kernel
+def stream_copy(dst: U1s, src: U1s):
     """dst[:] = src[:], as much as dst holds; `src` is at least as long, and they do not overlap."""
     _copy(dst, src)
 
 
-@kernel("void(u1[::1], u1[::1], i8, i8, i8)")
-def _copy_part(dst, src, lo, hi, thread):
+@kernel
+def _copy_part(dst: U1s, src: U1s, lo, hi, thread):
     _copy(dst[lo:hi], src[lo:hi])
 
 

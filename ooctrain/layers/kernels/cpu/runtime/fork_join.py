@@ -26,6 +26,7 @@ from numba.extending import intrinsic, register_jitable
 from ooctrain.layers.kernels.cpu.runtime.entry import DONE, ENTRY_TYPE, MOVED, array_at, word_at
 from ooctrain.layers.kernels.cpu.runtime.kernel_jit import inner, kernel
 from ooctrain.layers.kernels.cpu.simd.simd import I32, I64, element_pointer
+from ooctrain.layers.kernels.signature import I8, I8s
 
 # Words that several threads read and write at once. A word is an element of an int64 array, given
 # by its index. Loads and changes are atomic and happen in one order on which all threads agree,
@@ -253,8 +254,8 @@ def _await_job(words, seen, spins):
     return atomic_load(words, GENERATION)
 
 
-@kernel("void(i8[::1], i8, i8)")
-def serve(words, thread, spins):
+@kernel
+def serve(words: I8s, thread: I8, spins: I8):
     """The life of worker `thread`: waits for jobs, takes part in them, until `stop`."""
     seen = 0
     while True:
@@ -337,15 +338,15 @@ def _run_alone(entry, function, arguments, items, chunk, order):
     return DONE
 
 
-@kernel("void(i8[::1], i8)")
-def stop(words, threads):
+@kernel
+def stop(words: I8s, threads: I8):
     """Makes all workers return."""
     atomic_store(words, STOP, 1)
     _rouse(words, threads)
 
 
-@kernel("void(i8[::1], i8)")
-def spin(words, spins):
+@kernel
+def spin(words: I8s, spins: I8):
     """Waits as an idle worker does, for timing: `words` must not be in use."""
     for _ in range(spins):
         if atomic_load(words, GENERATION) != 0:

@@ -20,7 +20,7 @@ import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from functools import cached_property, lru_cache, partial, update_wrapper
+from functools import cache, cached_property, lru_cache, partial, update_wrapper
 from pathlib import Path
 from types import FrameType
 from typing import Any, cast
@@ -34,6 +34,7 @@ from numba.core.serialize import dumps
 
 from ooctrain.errors import ConfigError, warn
 from ooctrain.layers.kernels.cpu.runtime.pipelines import InnerCompiler, KernelCompiler
+from ooctrain.layers.kernels.signature import I8, types_of
 from ooctrain.step.allowance import memory_limits
 from ooctrain.step.presets import cache_base
 from ooctrain.units import MIB, format_bytes
@@ -239,7 +240,7 @@ class Lazy(ABC):
 
     Args:
         function: at the top of its module; Numba cannot keep closures.
-        signature: the only types of arguments that it takes.
+        signature: the only types of arguments that it takes; None: those of its annotations.
 
     Attributes:
         py_func: the function.
@@ -247,7 +248,12 @@ class Lazy(ABC):
 
     def __init__(self, function: Callable, signature: Any):
         update_wrapper(cast("Callable", self), function)
-        self.py_func, self.signature = function, signature
+        self.py_func, self._given = function, signature
+
+    @cached_property
+    def signature(self) -> Any:
+        """What it is compiled for."""
+        return self._given or _signature_of(self.py_func)
 
     @property
     def full_name(self) -> str:
@@ -301,11 +307,30 @@ class CpuKernel(Lazy):
             return numba.njit(self.signature, **_OUTER, **options)(self.py_func)  # type: ignore[call-overload]
 
 
-def kernel(signature: object) -> Callable[[Callable], CpuKernel]:
+def kernel(given: Any) -> Any:
     """Decorator for a range kernel, or for another function that Python calls: compiled for exactly
-    `signature`, cached, without the GIL."""
+    the types of its parameters, cached, without the GIL.
+
+    Args:
+        given: the function, whose annotations are types (`../../signature.py`); or Numba's
+            signature of the function that follows.
+    """
     require_compiler()
-    return partial(CpuKernel, signature=signature)
+    return CpuKernel(given, None) if callable(given) else partial(CpuKernel, signature=given)
+
+
+def _signature_of(function: Callable) -> Any:
+    """Numba's signature of a kernel with annotations."""
+    result, kinds = types_of(function, **dict.fromkeys(_RANGE, I8))
+    return _type(result)(*map(_type, kinds))
+
+
+@cache
+def _type(kind: str | type[tuple]) -> Any:
+    """Numba's type for its own word, or for a named tuple of int64."""
+    if isinstance(kind, str):
+        return sigutils.normalize_signature(f"({kind},)")[0][0]
+    return types.NamedUniTuple(types.int64, len(kind._fields), kind)  # type: ignore[attr-defined]
 
 
 class Callback(Lazy):

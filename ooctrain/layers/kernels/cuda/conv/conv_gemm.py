@@ -31,7 +31,7 @@ from ooctrain.layers.kernels.cuda.conv.conv_fetch import (
     source_singles,
     store_upto,
 )
-from ooctrain.layers.kernels.cuda.conv.conv_pieces import CORRELATION, correlate_by_tiles
+from ooctrain.layers.kernels.cuda.conv.conv_pieces import correlate_by_tiles
 from ooctrain.layers.kernels.cuda.conv.conv_weights import grad_weight
 from ooctrain.layers.kernels.cuda.conv.tile_product import (
     A_STRIDE,
@@ -62,6 +62,7 @@ from ooctrain.layers.kernels.cuda.runtime.shim import (
     uint32,
     uint64,
 )
+from ooctrain.layers.kernels.signature import I4, F4s, I4x9, I4x11
 
 __all__ = ["correlate", "grad_weight"]
 
@@ -86,12 +87,10 @@ def _correlation(fetch: Any, entry_terms: int, columns: int) -> Kernel:
     tile_words = 2 * stage_words
     store_results = _epilogue(columns)
 
-    @kernel(
-        CORRELATION,
-        threads=THREADS,
-        max_registers=TWO_BLOCKS,
-    )
-    def multiply_terms(x, w, bias, has_bias, y, source, taps, target):
+    @kernel(threads=THREADS, max_registers=TWO_BLOCKS)
+    def multiply_terms(
+        x: F4s, w: F4s, bias: F4s, has_bias: I4, y: F4s, source: I4x9, taps: I4x9, target: I4x11
+    ):
         tiles = shared_array(tile_words, float32)
         places = shared_array(TABLE_WORDS, int32)
         distances = shared_array(THREADS, int64)

@@ -34,17 +34,17 @@ from ooctrain.layers.kernels.cuda.conv.conv_blocking import (
 from ooctrain.layers.kernels.cuda.conv.conv_pieces import add_partials
 from ooctrain.layers.kernels.cuda.runtime.launcher import Launcher, blocks_for
 from ooctrain.layers.kernels.cuda.runtime.shim import cuda, int32, int64, kernel, uint32
+from ooctrain.layers.kernels.signature import I4, I8, F4s, I4x5, I4x9, I4x11
 
 THREADS = 256
 ZERO = np.float32(0)
 
 
-@kernel(
-    "void(f4[::1], f4[::1], f4[::1], i4, f4[::1], UniTuple(i4, 9), UniTuple(i4, 9),"
-    " UniTuple(i4, 11), i8)",
-    threads=THREADS,
-)
-def _correlate(x, w, bias, has_bias, y, source, taps, target, count):
+@kernel(threads=THREADS)
+def _correlate(
+    x: F4s, w: F4s, bias: F4s, has_bias: I4, y: F4s, source: I4x9, taps: I4x9, target: I4x11,
+    count: I8,
+):  # fmt: skip
     """Thread: one channel of one pixel. `count` results may be more than 2^32."""
     result = int64(cuda.blockIdx.x) * int64(THREADS) + cuda.threadIdx.x
     if result < count:
@@ -62,11 +62,10 @@ def _correlate(x, w, bias, has_bias, y, source, taps, target, count):
         y[target_offset(pixel, target) + channel] = total
 
 
-@kernel(
-    "void(f4[::1], f4[::1], f4[::1], UniTuple(i4, 9), UniTuple(i4, 9), UniTuple(i4, 5), i4)",
-    threads=THREADS,
-)
-def _grad_weight(x, dy, partials, source, taps, pixels, filters_per_group):
+@kernel(threads=THREADS)
+def _grad_weight(
+    x: F4s, dy: F4s, partials: F4s, source: I4x9, taps: I4x9, pixels: I4x5, filters_per_group: I4,
+):  # fmt: skip
     """Thread: one weight over one split of the pixels; filters run fastest over the threads."""
     total_pixels, rows, columns, filters, per_split = pixels
     weight = uint32(uint32(cuda.blockIdx.x) * uint32(THREADS) + uint32(cuda.threadIdx.x))

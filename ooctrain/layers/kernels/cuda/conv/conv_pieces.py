@@ -16,19 +16,14 @@ from ooctrain.layers.conv2d import ConvShape
 from ooctrain.layers.kernels.cuda.conv.conv_blocking import Correlation
 from ooctrain.layers.kernels.cuda.runtime.launcher import Launcher, blocks_for
 from ooctrain.layers.kernels.cuda.runtime.shim import Kernel, cuda, kernel, uint32
+from ooctrain.layers.kernels.signature import U4, F4s
 
 THREADS = 256
 ZERO = np.float32(0)
-#: Arguments of a kernel for a correlation by tiles: x, w, bias, whether there is one, y; and the
-#: numbers of `conv_blocking.Source`, `Taps` and `Target`.
-CORRELATION = (
-    "void(f4[::1], f4[::1], f4[::1], i4, f4[::1], UniTuple(i4, 9), UniTuple(i4, 9), "
-    "UniTuple(i4, 11))"
-)
 
 
-@kernel("void(f4[::1], f4[::1], u4, u4, u4, u4)", threads=THREADS)
-def _turn(w, turned, taps, inner, outer, count):
+@kernel(threads=THREADS)
+def _turn(w: F4s, turned: F4s, taps: U4, inner: U4, outer: U4, count: U4):
     """Thread: one weight w[g, o, tap, i], in the order of the result [g, i, tap, o]."""
     i = uint32(uint32(cuda.blockIdx.x) * uint32(THREADS) + uint32(cuda.threadIdx.x))
     if i < count:
@@ -42,8 +37,8 @@ def _turn(w, turned, taps, inner, outer, count):
         turned[i] = w[uint32(uint32(row * taps + tap) * inner + channel)]
 
 
-@kernel("void(f4[::1], f4[::1], u4, u4)", threads=THREADS)
-def _add_partials(partials, total, parts, count):
+@kernel(threads=THREADS)
+def _add_partials(partials: F4s, total: F4s, parts: U4, count: U4):
     i = uint32(uint32(cuda.blockIdx.x) * uint32(THREADS) + uint32(cuda.threadIdx.x))
     if i < count:
         sum_of_parts = ZERO
@@ -73,7 +68,8 @@ def correlate_by_tiles(
     """y[pixel, o] = sum over terms of x times w [+ bias].
 
     Args:
-        kernel: a kernel of the signature CORRELATION.
+        kernel: takes x, w, bias, whether there is one, y; and the numbers of
+            `conv_blocking.Source`, `Taps` and `Target`.
         tile: pixels and filters of a block.
         arrays: x, w, bias or None, y.
     """

@@ -29,7 +29,7 @@ from ooctrain.layers.kernels.cuda.conv.conv_blocking import (
     SPACING_H,
     SPACING_W,
 )
-from ooctrain.layers.kernels.cuda.conv.conv_pieces import CORRELATION, correlate_by_tiles
+from ooctrain.layers.kernels.cuda.conv.conv_pieces import correlate_by_tiles
 from ooctrain.layers.kernels.cuda.conv.conv_tf32_weights import grad_weight
 from ooctrain.layers.kernels.cuda.conv.tensor_core import (
     AMPERE,
@@ -59,6 +59,7 @@ from ooctrain.layers.kernels.cuda.runtime.shim import (
     uint32,
     uint64,
 )
+from ooctrain.layers.kernels.signature import I4, F4s, I4x9, I4x11
 
 __all__ = ["correlate", "grad_weight"]
 
@@ -164,13 +165,10 @@ def before(stage):
     return uint32(2 * STAGE_WORDS) if stage == uint32(0) else uint32(stage - uint32(STAGE_WORDS))
 
 
-@kernel(
-    CORRELATION,
-    threads=THREADS,
-    capability=AMPERE,
-    max_registers=TWO_BLOCKS,
-)
-def _correlate(x, w, bias, has_bias, y, source, taps, target):
+@kernel(threads=THREADS, capability=AMPERE, max_registers=TWO_BLOCKS)
+def _correlate(
+    x: F4s, w: F4s, bias: F4s, has_bias: I4, y: F4s, source: I4x9, taps: I4x9, target: I4x11,
+):  # fmt: skip
     tiles = shared_array(SHARED_WORDS, float32)
     sums = cuda.local.array(SUMS, float32)
     left = cuda.local.array(LEFT, float32)

@@ -28,7 +28,7 @@ from ooctrain.layers.kernels.cuda.conv.conv_blocking import (
     TAP_COUNT,
 )
 from ooctrain.layers.kernels.cuda.conv.conv_fetch import few_words
-from ooctrain.layers.kernels.cuda.conv.conv_pieces import CORRELATION, correlate_by_tiles
+from ooctrain.layers.kernels.cuda.conv.conv_pieces import correlate_by_tiles
 from ooctrain.layers.kernels.cuda.conv.tensor_core import (
     AMPERE,
     DEPTH,
@@ -60,6 +60,7 @@ from ooctrain.layers.kernels.cuda.runtime.shim import (
     uint32,
     uint64,
 )
+from ooctrain.layers.kernels.signature import I4, F4s, I4x9, I4x11
 
 #: Taps of a step, and words of each.
 TAPS, TAP_WORDS = 4, 4
@@ -125,13 +126,10 @@ def fetch_tap(x, w, walk, places, start, inner, source):
     )
 
 
-@kernel(
-    CORRELATION,
-    threads=THREADS,
-    capability=AMPERE,
-    max_registers=TWO_BLOCKS,
-)
-def _correlate(x, w, bias, has_bias, y, source, taps, target):
+@kernel(threads=THREADS, capability=AMPERE, max_registers=TWO_BLOCKS)
+def _correlate(
+    x: F4s, w: F4s, bias: F4s, has_bias: I4, y: F4s, source: I4x9, taps: I4x9, target: I4x11,
+):  # fmt: skip
     tiles = shared_array(SHARED_WORDS, float32)
     sums = cuda.local.array(SUMS, float32)
     left = cuda.local.array(LEFT, float32)

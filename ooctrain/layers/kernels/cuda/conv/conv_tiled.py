@@ -28,7 +28,6 @@ from ooctrain.layers.kernels.cuda.conv.conv_address import (
 from ooctrain.layers.kernels.cuda.conv.conv_blocking import INNER, OUTER, PIXELS
 from ooctrain.layers.kernels.cuda.conv.conv_fetch import term_of_pixel
 from ooctrain.layers.kernels.cuda.conv.conv_pieces import (
-    CORRELATION,
     add_partials,
     correlate_by_tiles,
 )
@@ -42,6 +41,7 @@ from ooctrain.layers.kernels.cuda.runtime.shim import (
     kernel,
     uint32,
 )
+from ooctrain.layers.kernels.signature import I4, F4s, I4x5, I4x9, I4x11
 
 TILE = 16
 THREADS = TILE * TILE
@@ -68,11 +68,10 @@ def fetch_term(x, w, line, term, source, taps):
     return a, b
 
 
-@kernel(
-    CORRELATION,
-    threads=THREADS,
-)
-def _correlate(x, w, bias, has_bias, y, source, taps, target):
+@kernel(threads=THREADS)
+def _correlate(
+    x: F4s, w: F4s, bias: F4s, has_bias: I4, y: F4s, source: I4x9, taps: I4x9, target: I4x11,
+):  # fmt: skip
     a_tile = cuda.shared.array(WORDS, float32)
     b_tile = cuda.shared.array(WORDS, float32)
     thread, group, outer = uint32(cuda.threadIdx.x), int32(cuda.blockIdx.z), target[OUTER]
@@ -108,11 +107,10 @@ def _correlate(x, w, bias, has_bias, y, source, taps, target):
         y[target_offset(pixel, target) + channel] = total + bias[channel] if has_bias else total
 
 
-@kernel(
-    "void(f4[::1], f4[::1], f4[::1], UniTuple(i4, 9), UniTuple(i4, 9), UniTuple(i4, 5), i4, i4)",
-    threads=THREADS,
-)
-def _grad_weight(x, dy, partials, source, taps, pixels, outer, groups):
+@kernel(threads=THREADS)
+def _grad_weight(
+    x: F4s, dy: F4s, partials: F4s, source: I4x9, taps: I4x9, pixels: I4x5, outer: I4, groups: I4,
+):  # fmt: skip
     """The sum runs over pixels: in each step, sixteen filters and terms of sixteen pixels."""
     x_tile = cuda.shared.array(WORDS, float32)
     dy_tile = cuda.shared.array(WORDS, float32)

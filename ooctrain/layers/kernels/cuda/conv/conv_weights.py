@@ -63,6 +63,7 @@ from ooctrain.layers.kernels.cuda.runtime.shim import (
     uint32,
     uint64,
 )
+from ooctrain.layers.kernels.signature import I4, F4s, I4x5, I4x9
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,14 +107,11 @@ def weight_kernel(form: WeightForm) -> Kernel:
     stage_words = a_words + depth * b_pitch
     tile_words = 2 * stage_words
 
-    @kernel(
-        "void(f4[::1], f4[::1], f4[::1], UniTuple(i4, 9), UniTuple(i4, 9), UniTuple(i4, 5), i4,"
-        " i4)",
-        threads=THREADS,
-        capability=form.capability,
-        max_registers=TWO_BLOCKS,
-    )
-    def multiply_pixels(x, dy, partials, source, taps, pixels, outer, groups):
+    @kernel(threads=THREADS, capability=form.capability, max_registers=TWO_BLOCKS)
+    def multiply_pixels(
+        x: F4s, dy: F4s, partials: F4s, source: I4x9, taps: I4x9, pixels: I4x5, outer: I4,
+        groups: I4,
+    ):  # fmt: skip
         tiles = shared_array(tile_words, float32)
         shift_rows = shared_array(TILE_ROWS, int32)
         shift_columns = shared_array(TILE_ROWS, int32)

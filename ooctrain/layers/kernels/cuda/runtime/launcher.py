@@ -21,6 +21,7 @@ from ooctrain.errors import ConfigError
 from ooctrain.layers.kernels.cuda.runtime import shim
 from ooctrain.layers.kernels.cuda.runtime.shim import Capability, Kernel, cuda, kernel, uint32
 from ooctrain.layers.kernels.cuda.table import CUDA
+from ooctrain.layers.kernels.signature import U4s
 
 Blocks = int | tuple[int, ...]
 
@@ -122,8 +123,8 @@ class _Described:
         }  # fmt: skip
 
 
-@kernel("void(u4[::1])", threads=32)
-def count_up(out):
+@kernel(threads=32)
+def count_up(out: U4s):
     """0, 1, 2 ...: the smallest kernel, for a trial (`devices/cuda/open.py`)."""
     out[cuda.threadIdx.x] = uint32(cuda.threadIdx.x)
 

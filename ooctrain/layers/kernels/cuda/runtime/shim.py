@@ -25,6 +25,7 @@ from numba import float32, int32, int64, uint8, uint32, uint64
 from numba.core import config, sigutils
 
 from ooctrain.errors import ConfigError
+from ooctrain.layers.kernels.signature import types_of
 
 # The module `numba.cuda`, whichever works here: numba-cuda's, or the one inside Numba. numba-cuda
 # replaces Numba's own target when `numba.cuda` is imported, but loads the modules that every
@@ -130,13 +131,24 @@ class Kernel:
 
 
 def kernel(
-    signature: str, *, threads: int = 256, capability: Capability = LOWEST_CAPABILITY,
+    signature: str = "", *, threads: int = 256, capability: Capability = LOWEST_CAPABILITY,
     max_registers: int | None = None, changing: tuple[int, ...] = (), specific: bool = False,
 ) -> Callable[[Callable], Kernel]:  # fmt: skip
-    """Decorator that makes a function a `Kernel`; nothing is compiled yet."""
+    """Decorator that makes a function a `Kernel`; nothing is compiled yet.
+
+    Args:
+        signature: Numba's; "": annotations of the function are types (`../../signature.py`).
+    """
     return lambda function: Kernel(
-        function, signature, threads, capability, max_registers, changing, specific
-    )
+        function, signature or _signature_of(function), threads, capability, max_registers,
+        changing, specific,
+    )  # fmt: skip
+
+
+def _signature_of(function: Callable) -> str:
+    """Numba's signature of a kernel with annotations."""
+    result, kinds = types_of(function)
+    return f"{result}({', '.join(map(str, kinds))})"
 
 
 def device(function: Callable) -> Callable:
