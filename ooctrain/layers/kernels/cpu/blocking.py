@@ -8,7 +8,9 @@ Python. Read next: `conv/conv_workspace.py`.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Generic, TypeVar
+from typing import Generic, NamedTuple, TypeVar
+
+from ooctrain.layers.conv2d import ConvShape
 
 PANEL = 32  # columns of packed weights that lie side by side: two AVX-512 or four AVX2 vectors
 ROWS = 12  # the most rows that a register tile of any instruction set has
@@ -60,9 +62,35 @@ def cut_blocks(images: int, rows: int, columns: int, target: int) -> tuple[int, 
 
 
 # What the blockings of all convolution algorithms have in common. A kernel gets everything it must
-# know as one tuple of integers (`numbers`, a NamedTuple, so that it reads `p.out_h`) and one block
-# of memory, so its signature is the same for every shape. The block is the workspace, seen as
-# float32 and as int64.
+# know as named tuples of integers (`numbers`, so that it reads `p.image.out_h`) and one block of
+# memory, so its signature is the same for every shape. The block is the workspace, seen as float32
+# and as int64.
+
+
+class Images(NamedTuple):
+    """What a part of a convolution reads, `in_`, and what of the same batch it computes or reads
+    beside that, `out_`."""
+
+    images: int
+    in_h: int
+    in_w: int
+    in_c: int
+    out_h: int
+    out_w: int
+    out_c: int
+    groups: int
+    in_cg: int  # channels of a group
+    out_cg: int
+
+
+def images_of(shape: ConvShape, *, backward: bool = False) -> Images:
+    """x and y; backward dy and dx."""
+    (in_h, in_w, in_c), (out_h, out_w, out_c) = shape.ends(backward=backward)
+    groups = shape.groups
+    return Images(
+        shape.n, in_h, in_w, in_c, out_h, out_w, out_c, groups, in_c // groups, out_c // groups
+    )
+
 
 Numbers = TypeVar("Numbers", bound=tuple)
 

@@ -51,12 +51,11 @@ def copy_run(source, source_start, target, start, count):
 
 
 @inner
-def copy_window(
-    source, image, height, width, channels, top, left, target, start, window_h, window_w
-):
+def copy_window(source, of, image, top, left, target, start, window_h, window_w):
     """Copies window_h x window_w pixels of one NHWC image, from row `top` and column `left` (which
-    may lie outside: zeros), to target[start:], one pixel behind the other.
+    may lie outside: zeros), to target[start:], one pixel behind the other; `of` has its extents.
     """
+    height, width, channels = of.in_h, of.in_w, of.in_c
     before = min(window_w, max(0, -left))
     inside = max(0, min(width, left + window_w) - max(0, left))
     after = window_w - before - inside
@@ -73,12 +72,12 @@ def copy_window(
 
 @inner
 def copy_panel(
-    source, image, height, width, channels, first, count, top, left, skip_h, skip_w,
-    target, start, window_h, window_w,
-):  # fmt: skip
+    source, of, image, first, count, top, left, skip_h, skip_w, target, start, window_h, window_w
+):
     """As `copy_window`, but of every skip-th pixel `count` channels from channel `first` on, each
     pixel PANEL floats: zeros fill it up.
     """
+    height, width, channels = of.in_h, of.in_w, of.in_c
     place = start
     for row in range(window_h):
         y = top + row * skip_h

@@ -47,8 +47,8 @@ def add_parts(pool: ThreadPool, space: np.ndarray, p: Any, total: np.ndarray) ->
         p: the numbers of a blocking: `parts` arrays from `partials_at` on, `partial_stride` apart.
         total: float32, flat.
     """
-    if p.parts > 1:
-        partials = space, p.partials_at, p.partial_stride, p.parts
+    if p.cut.parts > 1:
+        partials = space, p.place.partials_at, p.place.partial_stride, p.cut.parts
         pool.run(_sum_partials, total.size, SMALL_ELEMENTS, *partials, total)
 
 

@@ -47,8 +47,11 @@ from ooctrain.layers.kernels.signature import F4s, I8s
 @inner
 def _tile_place(p, tile):
     """(image, first output row, first output column) of a tile's number."""
-    image, rest = tile // (p.tiles_h * p.tiles_w), tile % (p.tiles_h * p.tiles_w)
-    return image, rest // p.tiles_w * p.m, rest % p.tiles_w * p.m
+    image, rest = (
+        tile // (p.tile.tiles_h * p.tile.tiles_w),
+        tile % (p.tile.tiles_h * p.tile.tiles_w),
+    )
+    return image, rest // p.tile.tiles_w * p.tile.m, rest % p.tile.tiles_w * p.tile.m
 
 
 @inner
@@ -56,9 +59,19 @@ def _transform_tiles(x, space, p, lo, hi, first, place, scratch):
     """Transforms input tiles [lo, hi) into planes at `place`, whose row 0 is tile `first`."""
     for tile in range(lo, hi):
         image, y, z = _tile_place(p, tile)
-        row = place + (tile - first) * p.in_c
+        row = place + (tile - first) * p.image.in_c
         transform_input(
-            x, image, y - p.top, z - p.left, p, 0, p.in_c, space, row, p.tiles_plane, scratch
+            x,
+            image,
+            y - p.tile.top,
+            z - p.tile.left,
+            p,
+            0,
+            p.image.in_c,
+            space,
+            row,
+            p.place.tiles_plane,
+            scratch,
         )
 
 
@@ -69,29 +82,29 @@ def _list_rows(tables, rows, p, count):
     With fewer tiles (`count`) than rows of a register tile the last one is repeated.
     """
     for i in range(max(count, MR)):
-        tables[rows + i] = min(i, count - 1) * p.in_c
-        tables[rows + p.rows_capacity + i] = min(i, count - 1) * PANEL
+        tables[rows + i] = min(i, count - 1) * p.image.in_c
+        tables[rows + p.place.rows_capacity + i] = min(i, count - 1) * PANEL
 
 
 @inner
 def _multiply_panel(y, space, tables, p, panel, lo, hi, tiles_at, weights_at, thread):
     """Output channels of one panel for the tiles [lo, hi), whose planes start at `tiles_at`."""
-    rows = p.rows_at + thread * 2 * p.rows_capacity
+    rows = p.place.rows_at + thread * 2 * p.place.rows_capacity
     # There is one tap, at offset 0; the first entry of `rows`, where row 0 starts, is that 0.
-    outs, zero = rows + p.rows_capacity, rows
-    products = p.products_at + thread * p.products_stride
-    scratch = p.transform_at + thread * p.transform_stride
+    outs, zero = rows + p.place.rows_capacity, rows
+    products = p.place.products_at + thread * p.place.products_stride
+    scratch = p.place.transform_at + thread * p.place.transform_stride
     count = hi - lo
-    for point in range(p.planes):
-        a0, b0 = tiles_at + point * p.tiles_plane, weights_at + point * p.weights_plane
-        c0 = products + point * p.products_plane
+    for point in range(p.tile.planes):
+        a0, b0 = tiles_at + point * p.place.tiles_plane, weights_at + point * p.place.weights_plane
+        c0 = products + point * p.place.products_plane
         for part in range(0, PANEL, COLUMNS):
             tile = 0
             while tile < count:
                 start = max(0, min(tile, count - MR))
                 multiply_rows(
-                    space, a0, tables, rows + start, zero, 1, space, b0 + part, p.in_c,
-                    space, p.bias_at + p.out_c, space, c0 + part, outs + start, COLUMNS,
+                    space, a0, tables, rows + start, zero, 1, space, b0 + part, p.image.in_c,
+                    space, p.place.bias_at + p.image.out_c, space, c0 + part, outs + start, COLUMNS,
                 )  # fmt: skip
                 tile += MR
     channel = panel * PANEL
@@ -99,55 +112,57 @@ def _multiply_panel(y, space, tables, p, panel, lo, hi, tiles_at, weights_at, th
         image, row, column = _tile_place(p, tile)
         place = products + (tile - lo) * PANEL
         transform_output(
-            space, place, p.products_plane, scratch, p, image, row, column,
-            channel, min(PANEL, p.out_c - channel), p.bias_at, y,
+            space, place, p.place.products_plane, scratch, p, image, row, column,
+            channel, min(PANEL, p.image.out_c - channel), p.place.bias_at, y,
         )  # fmt: skip
 
 
 @kernel
 def _transform_weights(w: F4s, space: F4s, p: WinogradCorrelation, lo, hi, thread):
     """Items: panels of output channels, into the shared transformed weights."""
-    scratch = p.transform_at + thread * p.transform_stride
+    scratch = p.place.transform_at + thread * p.place.transform_stride
     for panel in range(lo, hi):
-        place, first = p.weights_at + panel * p.weights_stride, panel * PANEL
-        transform_panel(w, p, first, min(PANEL, p.out_c - first), space, place, scratch)
+        place, first = p.place.weights_at + panel * p.place.weights_stride, panel * PANEL
+        transform_panel(w, p, first, min(PANEL, p.image.out_c - first), space, place, scratch)
 
 
 @kernel
 def _by_tiles(x: F4s, y: F4s, space: F4s, tables: I8s, p: WinogradCorrelation, lo, hi, thread):
     """Items: groups of tiles, from input to output."""
-    scratch = p.transform_at + thread * p.transform_stride
-    tiles_at = p.tiles_at + thread * p.tiles_stride
+    scratch = p.place.transform_at + thread * p.place.transform_stride
+    tiles_at = p.place.tiles_at + thread * p.place.tiles_stride
     for group in range(lo, hi):
-        first = group * p.group_tiles
-        last = min(first + p.group_tiles, p.tiles)
+        first = group * p.cut.group_tiles
+        last = min(first + p.cut.group_tiles, p.tile.tiles)
         _transform_tiles(x, space, p, first, last, first, tiles_at, scratch)
-        _list_rows(tables, p.rows_at + thread * 2 * p.rows_capacity, p, last - first)
-        for panel in range(p.panels):
-            weights_at = p.weights_at + panel * p.weights_stride
+        _list_rows(tables, p.place.rows_at + thread * 2 * p.place.rows_capacity, p, last - first)
+        for panel in range(p.cut.panels):
+            weights_at = p.place.weights_at + panel * p.place.weights_stride
             _multiply_panel(y, space, tables, p, panel, first, last, tiles_at, weights_at, thread)
 
 
 @kernel
 def _transform_inputs(x: F4s, space: F4s, p: WinogradCorrelation, lo, hi, thread):
     """Items: tiles, into the shared planes."""
-    scratch = p.transform_at + thread * p.transform_stride
-    _transform_tiles(x, space, p, lo, hi, 0, p.tiles_at, scratch)
+    scratch = p.place.transform_at + thread * p.place.transform_stride
+    _transform_tiles(x, space, p, lo, hi, 0, p.place.tiles_at, scratch)
 
 
 @kernel
 def _by_filters(w: F4s, y: F4s, space: F4s, tables: I8s, p: WinogradCorrelation, lo, hi, thread):
     """Items: panels of output channels, for all tiles; the panel's weights are transformed here."""
-    scratch = p.transform_at + thread * p.transform_stride
-    weights_at = p.weights_at + thread * p.weights_stride
+    scratch = p.place.transform_at + thread * p.place.transform_stride
+    weights_at = p.place.weights_at + thread * p.place.weights_stride
     for panel in range(lo, hi):
-        columns = min(PANEL, p.out_c - panel * PANEL)
+        columns = min(PANEL, p.image.out_c - panel * PANEL)
         transform_panel(w, p, panel * PANEL, columns, space, weights_at, scratch)
-        for group in range(p.groups):
-            first = group * p.group_tiles
-            last = min(first + p.group_tiles, p.tiles)
-            _list_rows(tables, p.rows_at + thread * 2 * p.rows_capacity, p, last - first)
-            tiles_at = p.tiles_at + first * p.in_c
+        for group in range(p.cut.groups):
+            first = group * p.cut.group_tiles
+            last = min(first + p.cut.group_tiles, p.tile.tiles)
+            _list_rows(
+                tables, p.place.rows_at + thread * 2 * p.place.rows_capacity, p, last - first
+            )
+            tiles_at = p.place.tiles_at + first * p.image.in_c
             _multiply_panel(y, space, tables, p, panel, first, last, tiles_at, weights_at, thread)
 
 
@@ -157,18 +172,19 @@ def _by_filters(w: F4s, y: F4s, space: F4s, tables: I8s, p: WinogradCorrelation,
 @inner
 def _add_products(space, tables, p, tiles, filters, channels, add, thread):
     """sums[point, k, c] (+)= sum over tiles t of errors[point, t, k] * inputs[point, t, c]."""
-    inputs = p.inputs_at + thread * p.inputs_stride
-    errors = p.errors_at + thread * p.errors_stride
-    sums = p.sums_at + thread * p.sums_stride
-    for point in range(p.planes):
+    inputs = p.place.inputs_at + thread * p.place.inputs_stride
+    errors = p.place.errors_at + thread * p.place.errors_stride
+    sums = p.place.sums_at + thread * p.place.sums_stride
+    for point in range(p.tile.planes):
         for c in range(0, channels, COLUMNS):
-            b0 = inputs + point * p.inputs_plane + c
+            b0 = inputs + point * p.place.inputs_plane + c
             for k in range(0, filters, OUTER_MR):
-                a0 = errors + point * p.errors_plane + k
-                c0 = sums + point * p.sums_plane + k * p.channel_block + c
+                a0 = errors + point * p.place.errors_plane + k
+                c0 = sums + point * p.place.sums_plane + k * p.cut.channel_block + c
                 multiply_outer(
-                    space, a0, p.filter_block, space, b0, p.channel_block, tables, p.table_at,
-                    p.table_at, 1, tiles, space, c0, p.channel_block, add, channels - c,
+                    space, a0, p.cut.filter_block, space, b0, p.cut.channel_block, tables,
+                    p.place.table_at, p.place.table_at, 1, tiles, space, c0, p.cut.channel_block,
+                    add, channels - c,
                 )  # fmt: skip
 
 
@@ -177,37 +193,53 @@ def _grad_weight(
     x: F4s, dy: F4s, dw: F4s, space: F4s, tables: I8s, p: WinogradWeightGradient, lo, hi, thread,
 ):  # fmt: skip
     """Items: (part of the tiles, block of filters, block of channels)."""
-    scratch = p.transform_at + thread * p.transform_stride
+    scratch = p.place.transform_at + thread * p.place.transform_stride
     for item in range(lo, hi):
-        channel = item % p.channel_blocks * p.channel_block
-        rest = item // p.channel_blocks
-        filter_ = rest % p.filter_blocks * p.filter_block
-        part = rest // p.filter_blocks
-        channels = min(p.channel_block, p.in_c - channel)
-        filters = min(p.filter_block, p.out_c - filter_)
-        first, last = part * p.tiles // p.parts, (part + 1) * p.tiles // p.parts
-        for start in range(first, last, p.group_tiles):
-            end = min(start + p.group_tiles, last)
+        channel = item % p.cut.channel_blocks * p.cut.channel_block
+        rest = item // p.cut.channel_blocks
+        filter_ = rest % p.cut.filter_blocks * p.cut.filter_block
+        part = rest // p.cut.filter_blocks
+        channels = min(p.cut.channel_block, p.image.in_c - channel)
+        filters = min(p.cut.filter_block, p.image.out_c - filter_)
+        first, last = part * p.tile.tiles // p.cut.parts, (part + 1) * p.tile.tiles // p.cut.parts
+        for start in range(first, last, p.cut.group_tiles):
+            end = min(start + p.cut.group_tiles, last)
             for tile in range(start, end):
                 image, y, z = _tile_place(p, tile)
-                row = p.inputs_at + thread * p.inputs_stride + (tile - start) * p.channel_block
+                row = (
+                    p.place.inputs_at
+                    + thread * p.place.inputs_stride
+                    + (tile - start) * p.cut.channel_block
+                )
                 transform_input(
-                    x, image, y - p.top, z - p.left, p, channel, channels, space, row,
-                    p.inputs_plane, scratch,
+                    x, image, y - p.tile.top, z - p.tile.left, p, channel, channels, space, row,
+                    p.place.inputs_plane, scratch,
                 )  # fmt: skip
-                row = p.errors_at + thread * p.errors_stride + (tile - start) * p.filter_block
+                row = (
+                    p.place.errors_at
+                    + thread * p.place.errors_stride
+                    + (tile - start) * p.cut.filter_block
+                )
                 transform_error(
-                    dy, image, y, z, p, filter_, filters, space, row, p.errors_plane, scratch
+                    dy, image, y, z, p, filter_, filters, space, row, p.place.errors_plane, scratch
                 )
             _add_products(space, tables, p, end - start, filters, channels, start > first, thread)
-        target = dw if p.parts == 1 else space
-        base = 0 if p.parts == 1 else p.partials_at + part * p.partial_stride
+        target = dw if p.cut.parts == 1 else space
+        base = 0 if p.cut.parts == 1 else p.place.partials_at + part * p.place.partial_stride
         for k in range(filters):
             for c in range(0, channels, VL):
-                place = p.sums_at + thread * p.sums_stride + k * p.channel_block + c
-                at = base + (filter_ + k) * 9 * p.in_c + channel + c
+                place = p.place.sums_at + thread * p.place.sums_stride + k * p.cut.channel_block + c
+                at = base + (filter_ + k) * 9 * p.image.in_c + channel + c
                 transform_gradient(
-                    space, place, p.sums_plane, scratch, p.m, target, at, 3 * p.in_c, p.in_c
+                    space,
+                    place,
+                    p.place.sums_plane,
+                    scratch,
+                    p.tile.m,
+                    target,
+                    at,
+                    3 * p.image.in_c,
+                    p.image.in_c,
                 )
 
 
@@ -218,14 +250,14 @@ def _run_correlation(pool, blocking, source, w, bias, target, workspace) -> None
     space, tables = views(workspace)
     p, chunk, early_chunk = blocking.numbers, blocking.chunk, blocking.early_chunk
     # Products start from the zeros behind the bias, which is added after the last transform.
-    write_bias(pool, space, p.bias_at, p.out_c, bias)
+    write_bias(pool, space, p.place.bias_at, p.image.out_c, bias)
     source, w, target = source.reshape(-1), w.reshape(-1), target.reshape(-1)
-    if p.by_filters:
-        pool.run(_transform_inputs, p.tiles, early_chunk, source, space, p)
-        pool.run(_by_filters, p.items, chunk, w, target, space, tables, p)
+    if p.cut.by_filters:
+        pool.run(_transform_inputs, p.tile.tiles, early_chunk, source, space, p)
+        pool.run(_by_filters, p.cut.items, chunk, w, target, space, tables, p)
     else:
-        pool.run(_transform_weights, p.panels, early_chunk, w, space, p)
-        pool.run(_by_tiles, p.items, chunk, source, target, space, tables, p)
+        pool.run(_transform_weights, p.cut.panels, early_chunk, w, space, p)
+        pool.run(_by_tiles, p.cut.items, chunk, source, target, space, tables, p)
 
 
 def forward(pool: ThreadPool, shape: ConvShape, x, w, bias, y, workspace, m: int) -> None:
@@ -245,7 +277,7 @@ def grad_weight(pool: ThreadPool, shape: ConvShape, x, dy, dw, workspace, m: int
     blocking = grad_weight_blocking(shape, m, pool.threads)
     space, tables = views(workspace)
     p, flat = blocking.numbers, dw.reshape(-1)
-    write_table(pool, tables[p.table_at :], (0,))
+    write_table(pool, tables[p.place.table_at :], (0,))
     x, dy = x.reshape(-1), dy.reshape(-1)
-    pool.run(_grad_weight, p.items, blocking.chunk, x, dy, flat, space, tables, p)
+    pool.run(_grad_weight, p.cut.items, blocking.chunk, x, dy, flat, space, tables, p)
     add_parts(pool, space, p, flat)

@@ -21,11 +21,13 @@ from ooctrain.layers.conv2d import ConvShape
 from ooctrain.layers.kernels.cpu.blocking import (
     PANEL,
     ROWS,
+    Images,
     KernelBlocking,
     aligned,
     ceil_div,
     chunk_items,
     cut_blocks,
+    images_of,
     place,
 )
 
@@ -39,20 +41,9 @@ PACK_FLOPS = 20  # packing an element takes as long as so many flops of the mult
 FEW_WEIGHTS = 4096  # floats: half of a first-level cache of 32 KiB
 
 
-class DirectCorrelation(NamedTuple):
-    """Integers of a gather (forward or gradient of the input). Sizes in elements."""
+class Gather(NamedTuple):
+    """Where the positions q lie, and what they read and write."""
 
-    images: int
-    in_h: int
-    in_w: int
-    in_c: int
-    out_h: int
-    out_w: int
-    out_c: int
-    groups: int
-    in_cg: int
-    out_cg: int
-    panels: int  # of one group
     q_h0: int  # first grid row
     q_h: int  # grid rows
     q_w0: int
@@ -63,11 +54,22 @@ class DirectCorrelation(NamedTuple):
     out_step_w: int
     low_h: int  # smallest tap: the window of q begins at source row q * in_step + low
     low_w: int
+
+
+class Taps(NamedTuple):
+    """What is multiplied at each position."""
+
     phases: int
     taps: int  # of all phases
     run: int  # elements read one after another at each tap
     weight_row: int  # R * S * C / groups: elements of one filter
     backward: int  # 1: weights are read for the gradient of the input
+
+
+class Cut(NamedTuple):
+    """Blocks of pixels, and the panels of filters that one item multiplies them with."""
+
+    panels: int  # of one group
     copied: int  # 1: source pixels are copied into a zero-bordered window first
     private: int  # 1: each item packs its own panel of weights; 0: all are packed beforehand
     by_tiles: int  # 1: the inner loop is over panels: all weights fit the first-level cache
@@ -77,6 +79,11 @@ class DirectCorrelation(NamedTuple):
     blocks: int
     item_panels: int  # panels (of all groups together) that one item computes
     items: int
+
+
+class Places(NamedTuple):
+    """Where everything lies in the workspace, and the size of a window."""
+
     window_h: int
     window_w: int
     rows_capacity: int
@@ -88,6 +95,16 @@ class DirectCorrelation(NamedTuple):
     packed_stride: int  # from one thread's private panel to the next
     window_at: int
     window_stride: int
+
+
+class DirectCorrelation(NamedTuple):
+    """Integers of a gather (forward or gradient of the input). Sizes in elements."""
+
+    image: Images
+    grid: Gather
+    taps: Taps
+    cut: Cut
+    place: Places
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,90 +195,71 @@ def _taps_of(shape: ConvShape, rows: _Grid, columns: _Grid, *, backward: bool) -
     return _Taps(phases, shape.s * shape.c if merged else in_c // shape.groups, copied)
 
 
-class _Cut(NamedTuple):
-    """Blocks of pixels, and the panels of filters that one item multiplies them with."""
-
-    private: bool
-    block_images: int
-    block_rows: int
-    row_blocks: int
-    blocks: int
-    item_panels: int
-    items: int
-
-
-def _cut(
-    shape: ConvShape, rows: _Grid, columns: _Grid, taps: _Taps, *, backward: bool, all_panels: int
-) -> _Cut:
+def _cut(shape: ConvShape, image: Images, rows: _Grid, columns: _Grid, taps: _Taps) -> Cut:
     """Work items large enough to reuse what they load, and enough of them for all threads."""
-    (in_h, in_w, in_c), _ = shape.ends(backward=backward)
+    panels = ceil_div(image.out_cg, PANEL)
+    all_panels = panels * image.groups
+    panel_floats = taps.count * taps.run * PANEL
     pixels = shape.n * rows.count * columns.count
-    weights = all_panels * taps.count * taps.run * PANEL
-    large = weights > shape.n * in_h * in_w * in_c
+    large = all_panels * panel_floats > shape.n * image.in_h * image.in_w * image.in_c
     private = large and not taps.copied and pixels <= PRIVATE_PIXELS
     # Source pixels of a block should stay in the second-level cache with a panel of weights.
-    target = PRIVATE_PIXELS if private else max(48, min(256, 98304 // in_c))
+    target = PRIVATE_PIXELS if private else max(48, min(256, 98304 // image.in_c))
     block_images, block_rows = cut_blocks(shape.n, rows.count, columns.count, target)
     row_blocks = ceil_div(rows.count, block_rows)
     blocks = ceil_div(shape.n, block_images) * row_blocks
     if private:
-        return _Cut(private, block_images, block_rows, row_blocks, blocks, 1, all_panels)
-    most = 4 if taps.copied else all_panels
-    shares = min(all_panels, ceil_div(MIN_ITEMS, blocks), most)
-    item_panels = ceil_div(all_panels, shares)
-    items = blocks * ceil_div(all_panels, item_panels)
-    return _Cut(private, block_images, block_rows, row_blocks, blocks, item_panels, items)
+        item_panels, items = 1, all_panels
+    else:
+        most = 4 if taps.copied else all_panels
+        item_panels = ceil_div(all_panels, min(all_panels, ceil_div(MIN_ITEMS, blocks), most))
+        items = blocks * ceil_div(all_panels, item_panels)
+    by_tiles = item_panels * panel_floats <= FEW_WEIGHTS
+    return Cut(
+        panels, int(taps.copied), int(private), int(by_tiles), block_images, block_rows,
+        row_blocks, blocks, item_panels, items,
+    )  # fmt: skip
 
 
 def _correlation_blocking(
     shape: ConvShape, rows: _Grid, columns: _Grid, *, backward: bool, threads: int
 ) -> KernelBlocking[DirectCorrelation]:
-    (in_h, in_w, in_c), (out_h, out_w, out_c) = shape.ends(backward=backward)
-    out_cg = out_c // shape.groups
+    image = images_of(shape, backward=backward)
     taps = _taps_of(shape, rows, columns, backward=backward)
-    panels = ceil_div(out_cg, PANEL)
-    all_panels = panels * shape.groups
-    cut = _cut(shape, rows, columns, taps, backward=backward, all_panels=all_panels)
+    cut = _cut(shape, image, rows, columns, taps)
+    all_panels = cut.panels * image.groups
     (low_h, high_h), (low_w, high_w) = _tap_range(rows), _tap_range(columns)
-    window_h, window_w, window_floats = in_h, in_w, 0
+    window_h, window_w, window_floats = image.in_h, image.in_w, 0
     if taps.copied:
         window_h = (cut.block_rows - 1) * rows.in_step + high_h - low_h + 1
         window_w = (columns.count - 1) * columns.in_step + high_w - low_w + 1
-        window_floats = aligned(cut.block_images * window_h * window_w * in_c)
+        window_floats = aligned(cut.block_images * window_h * window_w * image.in_c)
     capacity = cut.block_images * cut.block_rows * columns.count + ROWS
     weight_floats = taps.count * taps.run * PANEL  # of a panel
-    by_tiles = cut.item_panels * weight_floats <= FEW_WEIGHTS
     shared = 1 if cut.private else all_panels
-    tables = _phase_tables(taps, low_h, low_w, window_w, in_c, shape.cg, shared)
+    tables = _phase_tables(taps, low_h, low_w, window_w, image.in_c, shape.cg, shared)
     # The tables lie at 0. Positions and sizes are in floats, an int64 being two of them.
     rows_at, bias_at, packed_at, window_at, size_floats = place(
         2 * len(tables),
         2 * 2 * capacity * threads,
-        out_c + PANEL,
+        image.out_c + PANEL,
         aligned(weight_floats) * threads if cut.private else all_panels * weight_floats,
         window_floats * threads,
     )[1:]
+    tap_table = PHASE_FIELDS * len(taps.phases)
+    weight_row = shape.r * shape.s * shape.cg
     numbers = DirectCorrelation(
-        images=shape.n, in_h=in_h, in_w=in_w, in_c=in_c, out_h=out_h, out_w=out_w, out_c=out_c,
-        groups=shape.groups, in_cg=in_c // shape.groups, out_cg=out_cg, panels=panels,
-        q_h0=rows.first, q_h=rows.count, q_w0=columns.first, q_w=columns.count,
-        in_step_h=rows.in_step, in_step_w=columns.in_step, out_step_h=rows.out_step,
-        out_step_w=columns.out_step, low_h=low_h, low_w=low_w, phases=len(taps.phases),
-        taps=taps.count, run=taps.run, weight_row=shape.r * shape.s * shape.cg,
-        backward=int(backward), copied=int(taps.copied), private=int(cut.private),
-        by_tiles=int(by_tiles), block_images=cut.block_images, block_rows=cut.block_rows,
-        row_blocks=cut.row_blocks, blocks=cut.blocks, item_panels=cut.item_panels,
-        items=cut.items, window_h=window_h, window_w=window_w, rows_capacity=capacity,
-        tap_table=PHASE_FIELDS * len(taps.phases),
-        source_table=PHASE_FIELDS * len(taps.phases) + taps.count, rows_at=rows_at // 2,
-        bias_at=bias_at, packed_at=packed_at, packed_stride=aligned(weight_floats),
-        window_at=window_at, window_stride=window_floats,
+        image,
+        Gather(rows.first, rows.count, columns.first, columns.count, rows.in_step, columns.in_step,
+               rows.out_step, columns.out_step, low_h, low_w),
+        Taps(len(taps.phases), taps.count, taps.run, weight_row, int(backward)),
+        cut,
+        Places(window_h, window_w, capacity, tap_table, tap_table + taps.count, rows_at // 2,
+               bias_at, packed_at, aligned(weight_floats), window_at, window_floats),
     )  # fmt: skip
-    packed = all_panels * len(taps.phases)
-    early_chunk = chunk_items(packed, PACK_FLOPS * shape.k * numbers.weight_row)
-    return KernelBlocking(
-        numbers, size_floats, chunk_items(cut.items, shape.flops), early_chunk, tables
-    )
+    early_chunk = chunk_items(all_panels * len(taps.phases), PACK_FLOPS * shape.k * weight_row)
+    chunk = chunk_items(cut.items, shape.flops)
+    return KernelBlocking(numbers, size_floats, chunk, early_chunk, tables)
 
 
 def _phase_tables(

@@ -33,57 +33,56 @@ def _list_rows(tables, rows, p, image, images, q0, q1):
 
     Returns (how many rows there are, pixels of one).
     """
-    if p.flat == 1:
-        tables[rows] = (image * p.out_h + q0) * p.out_w * p.out_c
-        tables[rows + p.rows_capacity] = 0
-        return 1, images * (q1 - q0) * p.out_w
+    if p.window.flat == 1:
+        tables[rows] = (image * p.image.out_h + q0) * p.image.out_w * p.image.out_c
+        tables[rows + p.place.rows_capacity] = 0
+        return 1, images * (q1 - q0) * p.image.out_w
     count = 0
     for i in range(images):
         for q in range(q0, q1):
-            tables[rows + count] = ((image + i) * p.out_h + q) * p.out_w * p.out_c
-            row = (i * p.window_h + (q - q0) * p.step_h) * p.window_w
-            tables[rows + p.rows_capacity + count] = row * p.pitch
+            tables[rows + count] = ((image + i) * p.image.out_h + q) * p.image.out_w * p.image.out_c
+            row = (i * p.window.window_h + (q - q0) * p.window.step_h) * p.window.window_w
+            tables[rows + p.place.rows_capacity + count] = row * p.window.pitch
             count += 1
-    return count, p.out_w
+    return count, p.image.out_w
 
 
 @inner
 def _copy_block(x, space, p, image, images, q0, q1, channel, channels, window):
     """The window of a block: one panel of channels, or all channels where there are few."""
-    height = p.window_h - (p.block_rows - (q1 - q0)) * p.step_h
-    top, left = q0 * p.step_h * p.skip_h - p.top, -p.left
+    size = p.window
+    height = size.window_h - (p.cut.block_rows - (q1 - q0)) * size.step_h
+    top, left = q0 * size.step_h * size.skip_h - size.top, -size.left
     for i in range(images):
-        place = window + i * p.window_h * p.window_w * p.pitch
-        if p.merged == 1:
-            copy_window(
-                x, image + i, p.in_h, p.in_w, p.in_c, top, left, space, place, height, p.window_w
-            )
+        place = window + i * size.window_h * size.window_w * size.pitch
+        if size.merged == 1:
+            copy_window(x, p.image, image + i, top, left, space, place, height, size.window_w)
         else:
             copy_panel(
-                x, image + i, p.in_h, p.in_w, p.in_c, channel, channels, top, left, p.skip_h,
-                p.skip_w, space, place, height, p.window_w,
+                x, p.image, image + i, channel, channels, top, left, size.skip_h, size.skip_w,
+                space, place, height, size.window_w,
             )  # fmt: skip
 
 
 @inner
 def _outer_block(dy, space, tables, rows, count, run, p, k0, k1, window, columns, add, dw, place):
     """dW[k0:k1, `columns` at each tap] (+)= sum over a block's pixels of dy (outer) window."""
-    a_rows, b_rows, b_step = rows, rows + p.rows_capacity, p.step_w * p.pitch
-    for tap in range(p.taps):
+    a_rows, b_rows, b_step = rows, rows + p.place.rows_capacity, p.window.step_w * p.window.pitch
+    for tap in range(p.window.taps):
         for part in range(0, columns, COLUMNS):
-            b0 = window + tables[p.tap_table + tap] + part
-            c0 = place + tap * p.tap_columns + part
+            b0 = window + tables[p.place.tap_table + tap] + part
+            c0 = place + tap * p.window.tap_columns + part
             k = k0
             while k + OUTER_MR <= k1:
                 multiply_outer(
-                    dy, k, p.out_c, space, b0, b_step, tables, a_rows, b_rows, count, run,
-                    dw, c0 + k * p.weight_row, p.weight_row, add, columns - part,
+                    dy, k, p.image.out_c, space, b0, b_step, tables, a_rows, b_rows, count, run,
+                    dw, c0 + k * p.window.weight_row, p.window.weight_row, add, columns - part,
                 )  # fmt: skip
                 k += OUTER_MR
             while k < k1:
                 multiply_outer_one(
-                    dy, k, p.out_c, space, b0, b_step, tables, a_rows, b_rows, count, run,
-                    dw, c0 + k * p.weight_row, p.weight_row, add, columns - part,
+                    dy, k, p.image.out_c, space, b0, b_step, tables, a_rows, b_rows, count, run,
+                    dw, c0 + k * p.window.weight_row, p.window.weight_row, add, columns - part,
                 )  # fmt: skip
                 k += 1
 
@@ -95,15 +94,15 @@ def _turned_block(dy, space, tables, rows, count, run, p, k0, k1, window, add, s
     The last register tile may have more rows than columns of a tap are left; what is summed in
     these rows is never read.
     """
-    a_rows, a_step = rows + p.rows_capacity, p.step_w * p.pitch
-    for tap in range(p.taps):
+    a_rows, a_step = rows + p.place.rows_capacity, p.window.step_w * p.window.pitch
+    for tap in range(p.window.taps):
         for k in range(k0, k1, COLUMNS):
-            for column in range(0, p.tap_columns, MR):
-                a0 = window + tables[p.tap_table + tap] + column
-                c0 = sums + (tap * p.sum_rows + column) * p.filter_rows + k - k0
+            for column in range(0, p.window.tap_columns, MR):
+                a0 = window + tables[p.place.tap_table + tap] + column
+                c0 = sums + (tap * p.place.sum_rows + column) * p.cut.filter_rows + k - k0
                 multiply_outer_wide(
-                    space, a0, a_step, dy, k, p.out_c, tables, a_rows, rows, count, run,
-                    space, c0, p.filter_rows, add, COLUMNS,
+                    space, a0, a_step, dy, k, p.image.out_c, tables, a_rows, rows, count, run,
+                    space, c0, p.cut.filter_rows, add, COLUMNS,
                 )  # fmt: skip
 
 
@@ -111,10 +110,10 @@ def _turned_block(dy, space, tables, rows, count, run, p, k0, k1, window, add, s
 def _turn_back(space, p, k0, k1, sums, target, place):
     """dW[k0:k1] = the transposed sums, element by element: there are few."""
     for k in range(k0, k1):
-        for tap in range(p.taps):
-            to = place + k * p.weight_row + tap * p.tap_columns
-            for column in range(p.tap_columns):
-                at = sums + (tap * p.sum_rows + column) * p.filter_rows + k - k0
+        for tap in range(p.window.taps):
+            to = place + k * p.window.weight_row + tap * p.window.tap_columns
+            for column in range(p.window.tap_columns):
+                at = sums + (tap * p.place.sum_rows + column) * p.cut.filter_rows + k - k0
                 target[to + column] = space[at]
 
 
@@ -123,33 +122,46 @@ def add_outer_products(
     x: F4s, dy: F4s, dw: F4s, space: F4s, tables: I8s, p: WeightGradient, lo, hi, thread,
 ):  # fmt: skip
     """Items: (part of the batch, group, block of filters, group of channel panels)."""
-    rows = p.rows_at + thread * 2 * p.rows_capacity
-    window = p.window_at + thread * p.window_stride
-    sums = p.sums_at + thread * p.sums_stride
+    rows = p.place.rows_at + thread * 2 * p.place.rows_capacity
+    window = p.place.window_at + thread * p.place.window_stride
+    sums = p.place.sums_at + thread * p.place.sums_stride
     for item in range(lo, hi):
-        panel = item % p.panel_items * p.item_panels
-        panel_end = min(panel + p.item_panels, p.panels)
-        rest = item // p.panel_items
-        group = rest // p.filter_items % p.groups
-        part = rest // p.filter_items // p.groups
-        k0 = group * p.out_cg + rest % p.filter_items * p.filter_rows
-        k1 = min(k0 + p.filter_rows, (group + 1) * p.out_cg)
-        target = dw if p.parts == 1 else space
-        place = 0 if p.parts == 1 else p.partials_at + part * p.partial_stride
-        first_block = part * p.blocks // p.parts
-        for block in range(first_block, (part + 1) * p.blocks // p.parts):
-            image = block // p.row_blocks * p.block_images
-            images = min(p.block_images, p.images - image)
-            q0 = block % p.row_blocks * p.block_rows
-            q1 = min(q0 + p.block_rows, p.out_h)
+        panel = item % p.cut.panel_items * p.cut.item_panels
+        panel_end = min(panel + p.cut.item_panels, p.cut.panels)
+        rest = item // p.cut.panel_items
+        group = rest // p.cut.filter_items % p.image.groups
+        part = rest // p.cut.filter_items // p.image.groups
+        k0 = group * p.image.out_cg + rest % p.cut.filter_items * p.cut.filter_rows
+        k1 = min(k0 + p.cut.filter_rows, (group + 1) * p.image.out_cg)
+        target = dw if p.cut.parts == 1 else space
+        place = 0 if p.cut.parts == 1 else p.place.partials_at + part * p.place.partial_stride
+        first_block = part * p.cut.blocks // p.cut.parts
+        for block in range(first_block, (part + 1) * p.cut.blocks // p.cut.parts):
+            image = block // p.cut.row_blocks * p.cut.block_images
+            images = min(p.cut.block_images, p.image.images - image)
+            q0 = block % p.cut.row_blocks * p.cut.block_rows
+            q1 = min(q0 + p.cut.block_rows, p.image.out_h)
             count, run = _list_rows(tables, rows, p, image, images, q0, q1)
             for step in range(panel, panel_end):
                 channel = step * PANEL
-                columns = p.tap_columns if p.merged == 1 else min(PANEL, p.tap_columns - channel)
-                _copy_block(
-                    x, space, p, image, images, q0, q1, group * p.in_cg + channel, columns, window
+                columns = (
+                    p.window.tap_columns
+                    if p.window.merged == 1
+                    else min(PANEL, p.window.tap_columns - channel)
                 )
-                if p.turned == 1:
+                _copy_block(
+                    x,
+                    space,
+                    p,
+                    image,
+                    images,
+                    q0,
+                    q1,
+                    group * p.image.in_cg + channel,
+                    columns,
+                    window,
+                )
+                if p.window.turned == 1:
                     _turned_block(
                         dy, space, tables, rows, count, run, p, k0, k1, window,
                         block > first_block, sums,
@@ -159,5 +171,5 @@ def add_outer_products(
                         dy, space, tables, rows, count, run, p, k0, k1, window, columns,
                         block > first_block, target, place + channel,
                     )  # fmt: skip
-        if p.turned == 1:
+        if p.window.turned == 1:
             _turn_back(space, p, k0, k1, sums, target, place)

@@ -18,10 +18,12 @@ from ooctrain.layers.kernels.cpu.blocking import (
     ALIGNMENT,
     PANEL,
     ROWS,
+    Images,
     KernelBlocking,
     aligned,
     ceil_div,
     chunk_items,
+    images_of,
     place,
 )
 
@@ -32,29 +34,32 @@ FILTER_BLOCK = CHANNEL_BLOCK = 128  # of the gradient of the weights that one it
 SUM_TILES, SUM_TILES_LARGE = 32, 48  # tiles added at once to a small or a large block
 
 
-class WinogradCorrelation(NamedTuple):
-    """Integers of a forward convolution or a gradient of the input. Sizes in elements."""
+class Tiles(NamedTuple):
+    """The tiles of a batch."""
 
     m: int  # output pixels along one side of a tile
     planes: int  # (m + 2)^2
-    images: int
-    in_h: int
-    in_w: int
-    in_c: int
-    out_h: int
-    out_w: int
-    out_c: int
     top: int
     left: int
     tiles_h: int
     tiles_w: int
     tiles: int
+    backward: int  # 1: weights are read turned, for the gradient of the input
+
+
+class Cut(NamedTuple):
+    """Items of a forward convolution or a gradient of the input."""
+
     group_tiles: int
-    groups: int
-    backward: int
+    groups: int  # of tiles
     by_filters: int  # 1: an item is a panel of filters; 0: a group of tiles
     panels: int
     items: int
+
+
+class Places(NamedTuple):
+    """Where everything lies in its workspace. Sizes in elements."""
+
     rows_capacity: int
     rows_at: int
     bias_at: int
@@ -71,23 +76,18 @@ class WinogradCorrelation(NamedTuple):
     transform_stride: int
 
 
-class WinogradWeightGradient(NamedTuple):
-    """Integers of a gradient of the weights."""
+class WinogradCorrelation(NamedTuple):
+    """Integers of a forward convolution or a gradient of the input."""
 
-    m: int
-    planes: int
-    images: int
-    in_h: int
-    in_w: int
-    in_c: int
-    out_h: int
-    out_w: int
-    out_c: int
-    top: int
-    left: int
-    tiles_h: int
-    tiles_w: int
-    tiles: int
+    image: Images
+    tile: Tiles
+    cut: Cut
+    place: Places
+
+
+class GradientCut(NamedTuple):
+    """Items of a gradient of the weights: blocks of dW, in parts of the batch."""
+
     group_tiles: int
     filter_block: int
     channel_block: int
@@ -95,6 +95,11 @@ class WinogradWeightGradient(NamedTuple):
     channel_blocks: int
     parts: int
     items: int
+
+
+class GradientPlaces(NamedTuple):
+    """Where everything lies in its workspace."""
+
     table_at: int
     sums_at: int
     sums_stride: int
@@ -111,18 +116,31 @@ class WinogradWeightGradient(NamedTuple):
     partial_stride: int
 
 
+class WinogradWeightGradient(NamedTuple):
+    """Integers of a gradient of the weights."""
+
+    image: Images
+    tile: Tiles
+    cut: GradientCut
+    place: GradientPlaces
+
+
+def _tiles(images: Images, m: int, top: int, left: int, *, backward: bool = False) -> Tiles:
+    tiles_h, tiles_w = ceil_div(images.out_h, m), ceil_div(images.out_w, m)
+    tiles = images.images * tiles_h * tiles_w
+    return Tiles(m, (m + 2) ** 2, top, left, tiles_h, tiles_w, tiles, int(backward))
+
+
 @lru_cache(maxsize=1024)
 def correlation_blocking(
     shape: ConvShape, m: int, threads: int, *, backward: bool
 ) -> KernelBlocking[WinogradCorrelation]:
     """Forward, or the gradient of the input: a forward convolution of dy with turned weights."""
-    top, _, left, _ = shape.padding
-    (in_h, in_w, in_c), (out_h, out_w, out_c) = shape.ends(backward=backward)
+    image, (top, _, left, _) = images_of(shape, backward=backward), shape.padding
     if backward:
         top, left = 2 - top, 2 - left
-    planes = (m + 2) ** 2
-    tiles_h, tiles_w = ceil_div(out_h, m), ceil_div(out_w, m)
-    tiles = shape.n * tiles_h * tiles_w
+    tile = _tiles(image, m, top, left, backward=backward)
+    planes, tiles, in_c, out_c = tile.planes, tile.tiles, image.in_c, image.out_c
     by_filters = tiles <= out_c
     group_tiles = min(tiles, GROUP_TILES)
     groups = ceil_div(tiles, group_tiles)
@@ -143,20 +161,16 @@ def correlation_blocking(
         planes * products_plane * threads,
         TRANSFORM_FLOATS * threads,
     )[1:]
-    numbers = WinogradCorrelation(
-        m=m, planes=planes, images=shape.n, in_h=in_h, in_w=in_w, in_c=in_c, out_h=out_h,
-        out_w=out_w, out_c=out_c, top=top, left=left, tiles_h=tiles_h, tiles_w=tiles_w,
-        tiles=tiles, group_tiles=group_tiles, groups=groups, backward=int(backward),
-        by_filters=int(by_filters), panels=panels, items=panels if by_filters else groups,
-        rows_capacity=capacity, rows_at=0, bias_at=bias_at, weights_at=weights_at,
-        weights_stride=panel_floats, weights_plane=weights_plane, tiles_at=tiles_at,
-        tiles_stride=planes * tiles_plane, tiles_plane=tiles_plane, products_at=products_at,
-        products_stride=planes * products_plane, products_plane=products_plane,
-        transform_at=transform_at, transform_stride=TRANSFORM_FLOATS,
+    cut = Cut(group_tiles, groups, int(by_filters), panels, panels if by_filters else groups)
+    places = Places(
+        capacity, 0, bias_at, weights_at, panel_floats, weights_plane, tiles_at,
+        planes * tiles_plane, tiles_plane, products_at, planes * products_plane, products_plane,
+        transform_at, TRANSFORM_FLOATS,
     )  # fmt: skip
     early, elements = (tiles, tiles * in_c) if by_filters else (panels, in_c * out_c)
     return KernelBlocking(
-        numbers, size_floats, chunk_items(numbers.items, 2 * planes * tiles * in_c * out_c),
+        WinogradCorrelation(image, tile, cut, places), size_floats,
+        chunk_items(cut.items, 2 * planes * tiles * in_c * out_c),
         chunk_items(early, TRANSFORM_FLOPS * planes * elements),
     )  # fmt: skip
 
@@ -166,9 +180,9 @@ def grad_weight_blocking(
     shape: ConvShape, m: int, threads: int
 ) -> KernelBlocking[WinogradWeightGradient]:
     """dW = G^T [sum over tiles of Z (outer) V] G, in blocks of dW and at most four parts."""
-    planes = (m + 2) ** 2
-    tiles_h, tiles_w = ceil_div(shape.oh, m), ceil_div(shape.ow, m)
-    tiles = shape.n * tiles_h * tiles_w
+    image = images_of(shape)
+    tile = _tiles(image, m, shape.padding[0], shape.padding[2])
+    planes, tiles = tile.planes, tile.tiles
     filter_block, channel_block = min(FILTER_BLOCK, shape.k), min(CHANNEL_BLOCK, shape.c)
     filter_blocks = ceil_div(shape.k, filter_block)
     channel_blocks = ceil_div(shape.c, channel_block)
@@ -189,17 +203,14 @@ def grad_weight_blocking(
         TRANSFORM_FLOATS * threads,
         partial_floats * parts if parts > 1 else 0,
     )[1:]
-    numbers = WinogradWeightGradient(
-        m=m, planes=planes, images=shape.n, in_h=shape.h, in_w=shape.w, in_c=shape.c,
-        out_h=shape.oh, out_w=shape.ow, out_c=shape.k, top=shape.padding[0],
-        left=shape.padding[2], tiles_h=tiles_h, tiles_w=tiles_w, tiles=tiles,
-        group_tiles=group_tiles, filter_block=filter_block, channel_block=channel_block,
-        filter_blocks=filter_blocks, channel_blocks=channel_blocks, parts=parts, items=blocks *
-        parts, table_at=0, sums_at=sums_at, sums_stride=planes * sums_plane,
-        sums_plane=sums_plane, inputs_at=inputs_at, inputs_stride=planes * inputs_plane,
-        inputs_plane=inputs_plane, errors_at=errors_at, errors_stride=planes * errors_plane,
-        errors_plane=errors_plane, transform_at=transform_at, transform_stride=TRANSFORM_FLOATS,
-        partials_at=partials_at, partial_stride=partial_floats,
+    cut = GradientCut(
+        group_tiles, filter_block, channel_block, filter_blocks, channel_blocks, parts,
+        blocks * parts,
     )  # fmt: skip
-    chunk = chunk_items(numbers.items, 2 * planes * tiles * shape.c * shape.k)
-    return KernelBlocking(numbers, size_floats, chunk)
+    places = GradientPlaces(
+        0, sums_at, planes * sums_plane, sums_plane, inputs_at, planes * inputs_plane, inputs_plane,
+        errors_at, planes * errors_plane, errors_plane, transform_at, TRANSFORM_FLOATS, partials_at,
+        partial_floats,
+    )  # fmt: skip
+    chunk = chunk_items(cut.items, 2 * planes * tiles * shape.c * shape.k)
+    return KernelBlocking(WinogradWeightGradient(image, tile, cut, places), size_floats, chunk)

@@ -122,25 +122,25 @@ def transform_input(x, image, y, z, p, channel, count, planes, place, stride, sc
 
     Pixels outside the image are zeros. `scratch` is a position in `planes` of 36 vectors.
     """
-    row = p.in_w * p.in_c
+    row = p.image.in_w * p.image.in_c
     for c in range(0, count, VL):
-        for j in range(p.m + 2):
-            column = z + j >= 0 and z + j < p.in_w
-            at = ((image * p.in_h + y) * p.in_w + z + j) * p.in_c + channel + c
-            v0 = vload_if(x, at, column and y >= 0 and y < p.in_h)
-            v1 = vload_if(x, at + row, column and y + 1 >= 0 and y + 1 < p.in_h)
-            v2 = vload_if(x, at + 2 * row, column and y + 2 >= 0 and y + 2 < p.in_h)
-            v3 = vload_if(x, at + 3 * row, column and y + 3 >= 0 and y + 3 < p.in_h)
+        for j in range(p.tile.m + 2):
+            column = z + j >= 0 and z + j < p.image.in_w
+            at = ((image * p.image.in_h + y) * p.image.in_w + z + j) * p.image.in_c + channel + c
+            v0 = vload_if(x, at, column and y >= 0 and y < p.image.in_h)
+            v1 = vload_if(x, at + row, column and y + 1 >= 0 and y + 1 < p.image.in_h)
+            v2 = vload_if(x, at + 2 * row, column and y + 2 >= 0 and y + 2 < p.image.in_h)
+            v3 = vload_if(x, at + 3 * row, column and y + 3 >= 0 and y + 3 < p.image.in_h)
             u = scratch + j * VL
-            if p.m == 4:
-                v4 = vload_if(x, at + 4 * row, column and y + 4 >= 0 and y + 4 < p.in_h)
-                v5 = vload_if(x, at + 5 * row, column and y + 5 >= 0 and y + 5 < p.in_h)
+            if p.tile.m == 4:
+                v4 = vload_if(x, at + 4 * row, column and y + 4 >= 0 and y + 4 < p.image.in_h)
+                v5 = vload_if(x, at + 5 * row, column and y + 5 >= 0 and y + 5 < p.image.in_h)
                 store_six(planes, u, 6 * VL, input4((v0, v1, v2, v3, v4, v5)))
             else:
                 store_four(planes, u, 4 * VL, input2((v0, v1, v2, v3)))
-        for i in range(p.m + 2):
-            u, to = scratch + i * (p.m + 2) * VL, place + c + i * (p.m + 2) * stride
-            if p.m == 4:
+        for i in range(p.tile.m + 2):
+            u, to = scratch + i * (p.tile.m + 2) * VL, place + c + i * (p.tile.m + 2) * stride
+            if p.tile.m == 4:
                 store_six(planes, to, stride, input4(load_six(planes, u, VL)))
             else:
                 store_four(planes, to, stride, input2(load_four(planes, u, VL)))
@@ -149,23 +149,23 @@ def transform_input(x, image, y, z, p, channel, count, planes, place, stride, sc
 @inner
 def transform_error(dy, image, y, z, p, filter_, count, planes, place, stride, scratch):
     """planes[place + point * stride + k] = (A e A^T)[point] of the tile at row y, column z."""
-    row = p.out_w * p.out_c
+    row = p.image.out_w * p.image.out_c
     for k in range(0, count, VL):
-        for j in range(p.m):
-            column = z + j < p.out_w
-            at = ((image * p.out_h + y) * p.out_w + z + j) * p.out_c + filter_ + k
+        for j in range(p.tile.m):
+            column = z + j < p.image.out_w
+            at = ((image * p.image.out_h + y) * p.image.out_w + z + j) * p.image.out_c + filter_ + k
             v0 = vload_if(dy, at, column)
-            v1 = vload_if(dy, at + row, column and y + 1 < p.out_h)
+            v1 = vload_if(dy, at + row, column and y + 1 < p.image.out_h)
             u = scratch + j * VL
-            if p.m == 4:
-                v2 = vload_if(dy, at + 2 * row, column and y + 2 < p.out_h)
-                v3 = vload_if(dy, at + 3 * row, column and y + 3 < p.out_h)
+            if p.tile.m == 4:
+                v2 = vload_if(dy, at + 2 * row, column and y + 2 < p.image.out_h)
+                v3 = vload_if(dy, at + 3 * row, column and y + 3 < p.image.out_h)
                 store_six(planes, u, 4 * VL, error4((v0, v1, v2, v3)))
             else:
                 store_four(planes, u, 2 * VL, error2((v0, v1)))
-        for i in range(p.m + 2):
-            u, to = scratch + i * p.m * VL, place + k + i * (p.m + 2) * stride
-            if p.m == 4:
+        for i in range(p.tile.m + 2):
+            u, to = scratch + i * p.tile.m * VL, place + k + i * (p.tile.m + 2) * stride
+            if p.tile.m == 4:
                 store_six(planes, to, stride, error4(load_four(planes, u, VL)))
             else:
                 store_four(planes, to, stride, error2((vload(planes, u), vload(planes, u + VL))))
@@ -176,27 +176,27 @@ def transform_output(planes, place, stride, scratch, p, image, y, z, channel, co
     """out[image, y.., z.., channel..] = bias + A^T M A of a tile, as far as the image goes."""
     for k in range(0, count, VL):
         bias = vload(planes, bias_at + channel + k)
-        for j in range(p.m + 2):
+        for j in range(p.tile.m + 2):
             at, u = place + k + j * stride, scratch + j * VL
-            if p.m == 4:
+            if p.tile.m == 4:
                 store_four(planes, u, 6 * VL, output4(load_six(planes, at, 6 * stride)))
             else:
                 low, high = output2(load_four(planes, at, 4 * stride))
                 vstore(planes, u, low)
                 vstore(planes, u + 4 * VL, high)
-        for i in range(min(p.m, p.out_h - y)):
-            to = ((image * p.out_h + y + i) * p.out_w + z) * p.out_c + channel + k
-            if p.m == 4:
+        for i in range(min(p.tile.m, p.image.out_h - y)):
+            to = ((image * p.image.out_h + y + i) * p.image.out_w + z) * p.image.out_c + channel + k
+            if p.tile.m == 4:
                 v0, v1, v2, v3 = output4(load_six(planes, scratch + i * 6 * VL, VL))
-                if z + 2 < p.out_w:
-                    vstore(out, to + 2 * p.out_c, v2 + bias)
-                if z + 3 < p.out_w:
-                    vstore(out, to + 3 * p.out_c, v3 + bias)
+                if z + 2 < p.image.out_w:
+                    vstore(out, to + 2 * p.image.out_c, v2 + bias)
+                if z + 3 < p.image.out_w:
+                    vstore(out, to + 3 * p.image.out_c, v3 + bias)
             else:
                 v0, v1 = output2(load_four(planes, scratch + i * 4 * VL, VL))
             vstore(out, to, v0 + bias)
-            if z + 1 < p.out_w:
-                vstore(out, to + p.out_c, v1 + bias)
+            if z + 1 < p.image.out_w:
+                vstore(out, to + p.image.out_c, v1 + bias)
 
 
 @inner
@@ -237,26 +237,26 @@ def transform_panel(w, p, first, columns, planes, place, scratch):
     read backwards).
     """
     block = scratch + 36 * VL
-    if p.backward == 1:
-        row, tap, ahead = 3 * p.out_c, p.out_c, 4 * 9 * p.out_c
-        for i in range(p.in_c):
+    if p.tile.backward == 1:
+        row, tap, ahead = 3 * p.image.out_c, p.image.out_c, 4 * 9 * p.image.out_c
+        for i in range(p.image.in_c):
             for j in range(0, columns, VL):
-                at = i * 9 * p.out_c + 2 * row + 2 * tap + first + j
+                at = i * 9 * p.image.out_c + 2 * row + 2 * tap + first + j
                 to = place + i * PANEL + j
                 transform_weight(
-                    w, at, -row, -tap, ahead, p.m, planes, to, p.weights_plane, scratch
+                    w, at, -row, -tap, ahead, p.tile.m, planes, to, p.place.weights_plane, scratch
                 )
         return
-    row, tap = 3 * p.in_c, p.in_c
+    row, tap = 3 * p.image.in_c, p.image.in_c
     for j in range(0, columns, VL):
-        for i in range(0, p.in_c, VL):
+        for i in range(0, p.image.in_c, VL):
             for lane in range(VL):
-                at = (first + j + lane) * 9 * p.in_c + i
+                at = (first + j + lane) * 9 * p.image.in_c + i
                 transform_weight(
-                    w, at, row, tap, VL, p.m, planes, block + lane * VL, VL * VL, scratch
+                    w, at, row, tap, VL, p.tile.m, planes, block + lane * VL, VL * VL, scratch
                 )
-            for point in range(p.planes):
-                to = place + point * p.weights_plane + i * PANEL + j
+            for point in range(p.tile.planes):
+                to = place + point * p.place.weights_plane + i * PANEL + j
                 vtranspose(planes, block + point * VL * VL, VL, planes, to, PANEL)
 
 

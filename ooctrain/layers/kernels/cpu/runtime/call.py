@@ -164,6 +164,15 @@ def _put_number(block, place, kind, number):
 
 
 @inner
+def _put_tuple(block, place, end, numbers):
+    """Writes a tuple of whole numbers; returns where it ends, beyond `end` where it is too long."""
+    count = tuple_length(numbers)
+    for member in range(min(count, end - place)):
+        put_at(block, place + member, whole_of(tuple_item(numbers, member)))
+    return place + count
+
+
+@inner
 def _unpack(recipe, arguments, block):
     """Writes all arguments where the kernel's entry reads them; returns how many words they take,
     -1 if one is not what the recipe says.
@@ -182,11 +191,16 @@ def _unpack(recipe, arguments, block):
             _put_array(block, place, argument, kind, word_at(recipe, at + 2))
             place += ARRAY_HEAD + 2 * kind
         elif kind == TUPLE:
-            if tuple_length(argument) != what:
+            groups, end = word_at(recipe, at + 2), place + what
+            if groups == 0:
+                place = _put_tuple(block, place, end, argument)
+            elif tuple_length(argument) != groups:
                 return -1
-            for member in range(what):
-                put_at(block, place + member, whole_of(tuple_item(argument, member)))
-            place += what
+            else:
+                for member in range(groups):
+                    place = _put_tuple(block, place, end, tuple_item(argument, member))
+            if place != end:
+                return -1
         else:
             _put_number(block, place, kind, argument)
             place += 1

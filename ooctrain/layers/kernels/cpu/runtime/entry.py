@@ -41,7 +41,8 @@ DONE, MOVED, REFUSED = range(3)
 ENTRY, FUNCTION, ARRAY_TYPE, COUNT, FIRST = range(5)
 ARGUMENT_WORDS = 3
 # An array's kind is its number of dimensions; then come the address of its dtype and the bytes of
-# an element. A tuple of whole numbers: its length. Nothing more is said of numbers.
+# an element. A tuple of whole numbers: its length, and of how many tuples it is made, 0 where it
+# is of numbers. Nothing more is said of numbers.
 TUPLE, WHOLE, UNSIGNED, DOUBLE, SINGLE, TRUTH = range(-6, 0)
 _NUMBERS = {
     types.int64: WHOLE,
@@ -117,8 +118,12 @@ def _described(type_: types.Type) -> tuple[int, int, int]:
     if isinstance(type_, types.Array):
         dtype = np.dtype(type_.dtype.name)  # NumPy has one object for each, which lives for ever
         return type_.ndim, id(dtype), dtype.itemsize
-    if isinstance(type_, types.BaseTuple) and set(type_) == {types.int64}:  # type: ignore[call-overload]
-        return TUPLE, len(type_), 0
+    if isinstance(type_, types.BaseTuple):
+        members = list(type_)  # type: ignore[call-overload]
+        if set(members) == {types.int64}:
+            return TUPLE, len(members), 0
+        if all(set(member) == {types.int64} for member in members):
+            return TUPLE, sum(map(len, members)), len(members)
     if type_ not in _NUMBERS:
         raise TypeError(f"kernels take arrays and {', '.join(map(str, _NUMBERS))}, not {type_}")
     return _NUMBERS[type_], 0, 0

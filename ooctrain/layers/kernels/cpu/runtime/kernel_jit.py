@@ -23,7 +23,7 @@ from contextlib import contextmanager, suppress
 from functools import cache, cached_property, lru_cache, partial, update_wrapper
 from pathlib import Path
 from types import FrameType
-from typing import Any, cast
+from typing import Any, cast, get_type_hints
 
 import llvmlite.binding
 import numba
@@ -327,10 +327,13 @@ def _signature_of(function: Callable) -> Any:
 
 @cache
 def _type(kind: str | type[tuple]) -> Any:
-    """Numba's type for its own word, or for a named tuple of int64."""
+    """Numba's type for its own word, or for a named tuple of int64, or of such tuples."""
     if isinstance(kind, str):
         return sigutils.normalize_signature(f"({kind},)")[0][0]
-    return types.NamedUniTuple(types.int64, len(kind._fields), kind)  # type: ignore[attr-defined]
+    members = list(get_type_hints(kind).values())
+    if set(members) == {int}:
+        return types.NamedUniTuple(types.int64, len(members), kind)
+    return types.NamedTuple(list(map(_type, members)), kind)
 
 
 class Callback(Lazy):
