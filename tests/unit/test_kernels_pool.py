@@ -14,6 +14,7 @@ import threading
 import time
 from contextlib import nullcontext, suppress
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import pytest
@@ -24,6 +25,7 @@ from ooctrain.layers.kernels.cpu.runtime.entry import recipe_of
 from ooctrain.layers.kernels.cpu.runtime.kept import EveryTimeError, KernelRecorder
 from ooctrain.layers.kernels.cpu.runtime.kernel_jit import CpuKernel, kernel
 from ooctrain.layers.kernels.cpu.runtime.pool import ThreadPool
+from ooctrain.layers.kernels.signature import I8, I8s
 from ooctrain.layers.relu import ReLU
 from ooctrain.step.op import Spec
 from ooctrain.step.presets import usable_cores
@@ -89,6 +91,32 @@ def copy_cube(cube, out, lo, hi, thread):
 def add_number(numbers, by, out, lo, hi, thread):
     for item in range(lo, hi):
         out[item] = numbers[item] + by
+
+
+class Pair(NamedTuple):
+    first: int
+    second: int
+
+
+class Three(NamedTuple):
+    a: int
+    b: int
+    c: int
+
+
+class Both(NamedTuple):
+    pair: Pair
+    three: Three
+
+
+@kernel
+def of_both(both: Both, after: I8, out: I8s, lo, hi, thread):
+    for item in range(lo, hi):
+        digits = both.pair.first, both.pair.second, both.three.a, both.three.b, both.three.c, after
+        value = 0
+        for digit in digits:
+            value = 10 * value + digit
+        out[item] = value
 
 
 @kernel("void(i8[::1], i8[::1], i8, i8, i8, i8)")
@@ -283,6 +311,32 @@ def test_a_wrong_argument_is_refused_and_spares_the_pool(pool, name, chunk):
     assert not out.any()
     pool.run(add_number, 50, chunk, np.zeros(50, np.int64), 1, out)
     assert (out == 1).all()
+
+
+def test_a_tuple_of_named_tuples_arrives_by_name(pool):
+    out = np.zeros(5, np.int64)
+    pool.run(of_both, 5, 1, Both(Pair(1, 2), Three(3, 4, 5)), 6, out)
+    assert out.tolist() == [123456] * 5
+
+
+TUPLES = {
+    "flat": (1, 2, 3, 4, 5),
+    "one group": ((1, 2),),
+    "a group too many": ((1, 2), (3, 4, 5), (6,)),
+    "the second too short": ((1, 2), (3, 4)),
+    "the second too long": ((1, 2), tuple(range(3, 400))),
+    "the first too long": (tuple(range(400)), (3, 4, 5)),
+    "a number for a group": ((1, 2), 3),
+    "no tuple": 7,
+}
+
+
+@pytest.mark.parametrize("name", TUPLES)
+def test_a_wrong_tuple_is_refused_and_spares_the_pool(pool, name):
+    out = np.zeros(5, np.int64)
+    with pytest.raises((TypeError, ValueError)):
+        pool.run(of_both, 5, 1, TUPLES[name], 6, out)
+    assert not out.any()
 
 
 def test_what_must_not_be_written_is_refused(pool):
