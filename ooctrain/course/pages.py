@@ -111,7 +111,7 @@ def near_pages(wanted: str, known: Mapping[str, str]) -> list[str]:
 
 
 def _speaks_of(title: str, word: str) -> bool:
-    """Whether a word of the title is this one, or begins it: "Install" is meant by "installation"."""
+    """Whether a word of the title is this one or begins it: "installation" means "Install"."""
     words = [each for each in re.findall(r"\w+", title.lower()) if len(each) >= _LETTERS]
     return len(word) >= _LETTERS and any(
         word.startswith(each) or each.startswith(word) for each in words

@@ -29,7 +29,12 @@ from ooctrain.alloc.registry import AllocatorChoice, choose_dry
 from ooctrain.alloc.replay import replay
 from ooctrain.api import step_trace
 from ooctrain.errors import (
-    ConfigError, DoesNotFit, Infeasible, OoctrainError, OutOfDeviceMemory, failing_as,
+    ConfigError,
+    DoesNotFit,
+    Infeasible,
+    OoctrainError,
+    OutOfDeviceMemory,
+    failing_as,
 )  # fmt: skip
 from ooctrain.execution.placement import allocation_log, reserved_within
 from ooctrain.experiments.bisected import between, largest
@@ -592,8 +597,8 @@ def batch_table(rows: Sequence[LargestBatch]) -> Table:
         paper = PAPER_LARGEST_BATCH.get(row.allocator) if row.model == "resnet50" else None
         share = row.batch / base[row.model] if base.get(row.model) else None
         table.add_row(
-            row.model, row.allocator, "fails" if row.error else str(row.batch), "-" if share is None else f"{share:.2f} x",
-            or_dash(paper),
+            row.model, row.allocator, "fails" if row.error else str(row.batch),
+            "-" if share is None else f"{share:.2f} x", or_dash(paper),
         )  # fmt: skip
     return table
 
