@@ -175,6 +175,7 @@ lesson.exercise("3. bytes in", lambda a: str(a).replace(" ", "") == "P-M", None)
 
 # %%
 assert in_core.makespan_us == 8 * 30
+assert in_core.peak_bytes == 1100
 assert naive.makespan_us > 1.5 * in_core.makespan_us
 assert window.makespan_us < 1.1 * in_core.makespan_us
 assert window_slow.makespan_us >= bound.makespan_us >= in_core.makespan_us

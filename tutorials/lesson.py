@@ -54,14 +54,12 @@ class Lesson:
         if {"-h", "--help"} & {*words}:
             print(USAGE.format(name=self._script.name))
             raise SystemExit(0)
-        if sys.stderr.isatty() and not self.paused:
-            _say_what_is_done()
+        if not self.paused and not _in_notebook():
+            _break_silences()
         self._checked, self._answer, self._out = "", None, sys.stdout
         if "--check" in words:
             self._check_only(words[words.index("--check") + 1 :])
         self._prose = _prose_of(here)
-        if not self.paused and sys.stderr.isatty():
-            _break_silences()  # a first run compiles kernels
         print(f"=== {title} ===")
         self._tell(here.f_lineno)
 
@@ -217,15 +215,6 @@ def _prose_of(frame: FrameType) -> list[tuple[int, str]]:
     ]
 
 
-def _say_what_is_done() -> None:
-    """From now on no silence in the terminal is longer than two seconds: kernels are compiled when
-    they are first needed.
-    """
-    speaking = ExitStack()
-    speaking.enter_context(never_silent())
-    atexit.register(speaking.close)
-
-
 def _in_notebook() -> bool:
     """Whether the kernel of a notebook runs this."""
     shell = sys.modules["IPython"].get_ipython() if "IPython" in sys.modules else None
@@ -240,10 +229,10 @@ def _notebook_answers() -> bool:
 
 
 def _break_silences() -> None:
-    """Has a terminal say what takes long, until the process ends."""
-    spoken = never_silent()
-    spoken.__enter__()
-    atexit.register(spoken.__exit__, None, None, None)
+    """Until the process ends, what takes long is said: a first run compiles kernels."""
+    speaking = ExitStack()
+    speaking.enter_context(never_silent())
+    atexit.register(speaking.close)
 
 
 def _ask(prompt: str) -> str:

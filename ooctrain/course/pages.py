@@ -11,7 +11,7 @@ from __future__ import annotations
 import difflib
 import posixpath
 import re
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from pathlib import Path
 
 from ooctrain.errors import ConfigError
@@ -22,6 +22,9 @@ PLACES = (_PACKAGE / "docs", _PACKAGE.parent / "docs")
 KINDS = ("*.md", "howto/*.md", "pictures/*")
 #: A link of Markdown: words, target, place within the target.
 _LINK = re.compile(r"\[([^\]\n]*)\]\(([^)#:\s]+)(#[^)\s]*)?\)")
+
+#: How alike a name is that can be a slip of the keyboard; how long a word is that says something.
+_NEAR, _LETTERS = 0.75, 4
 
 
 def pages_folder() -> Path:
@@ -83,12 +86,36 @@ def page(name: str) -> str:
     """
     known, wanted = pages(), name.removeprefix("docs/").removesuffix(".md")
     if wanted not in known:
-        near = difflib.get_close_matches(wanted, known, n=1, cutoff=0.5)
+        near = " or ".join(near_pages(wanted, known))
         raise ConfigError(
             f"no page is called {name!r}", code="OOC-108",
-            fix=f"did you mean {near[0]}?" if near else "`ooctrain docs` lists them all",
+            fix=(f"did you mean {near}? " if near else "") + "`ooctrain docs` lists them all",
         )  # fmt: skip
     return (pages_folder() / f"{wanted}.md").read_text(encoding="utf-8")
+
+
+def near_pages(wanted: str, known: Mapping[str, str]) -> list[str]:
+    """At most three pages that a word can mean: by their name, a slip apart, else by their title.
+
+    Args:
+        wanted: as typed: "planer", "installation".
+        known: {name: title}.
+    """
+    word = wanted.lower().rsplit("/")[-1]
+    folders = [name for name in known if name == f"{word}/index"]
+    last = {name: name.rsplit("/")[-1] for name in known}
+    close = difflib.get_close_matches(word, sorted(set(last.values())), n=3, cutoff=_NEAR)
+    by_name = [name for part in close for name in known if last[name] == part]
+    by_title = [name for name, title in known.items() if _speaks_of(title, word)]
+    return list(dict.fromkeys([*folders, *by_name, *by_title]))[:3]
+
+
+def _speaks_of(title: str, word: str) -> bool:
+    """Whether a word of the title is this one or begins it: "installation" means "Install"."""
+    words = [each for each in re.findall(r"\w+", title.lower()) if len(each) >= _LETTERS]
+    return len(word) >= _LETTERS and any(
+        word.startswith(each) or each.startswith(word) for each in words
+    )
 
 
 def mended(text: str, name: str, copied: Collection[str]) -> str:

@@ -103,7 +103,7 @@ def find_code(code: str) -> tuple[str, Explanation]:
     near = difflib.get_close_matches(wanted, all_codes(), n=1)
     raise ConfigError(
         f"there is no code {code!r}",
-        fix=f"did you mean {near[0]}?" if near else "`ooctrain explain` lists them all",
+        fix=(f"did you mean {near[0]}? " if near else "") + "`ooctrain explain` lists them all",
     )
 
 

@@ -387,8 +387,8 @@ def test_each_erratum_that_tutorial_21_runs_is_listed_and_has_its_test():
     assert len(named) >= 5
     page = (FOLDER.parent / "docs" / "errata.md").read_text()
     for name in named:
-        (row,) = re.findall(rf"^\| `{name}` .*$", page, re.M)
-        path, _, test = re.search(r"`(tests/[^`]+)`", row)[1].partition("::")
+        (item,) = re.findall(rf"^- \*\*`{name}`.*?(?=^- |\n\n)", page, re.M | re.S)
+        path, _, test = re.search(r"`(tests/[^`]+)`", item)[1].partition("::")
         assert f"def {test}(" in (FOLDER.parent / path).read_text()
 
 

@@ -164,3 +164,36 @@ def test_cases_are_spread_over_processes_in_order():
     here = list(spread(fragmentation.budget_case, cases, processes=1))
     assert list(spread(fragmentation.budget_case, cases, processes=2)) == here
     assert [rows[0].batch for rows in here] == [16, 32]
+
+
+OWN = """
+from ooctrain.alloc.best_fit import BestFit
+
+
+class Raises(BestFit):
+    def allocate(self, *given, **named):
+        raise KeyError("mine")
+
+
+class Lies(BestFit):
+    def allocate(self, *given, **named):
+        block = super().allocate(*given, **named)
+        block.granted_bytes += 7
+        return block
+"""
+
+
+def test_an_allocator_that_fails_is_a_row_and_the_others_are_asked(tmp_path):
+    (tmp_path / "own.py").write_text(OWN)
+    raises, lies = f"{tmp_path}/own.py:Raises", f"{tmp_path}/own.py:Lies"
+    names, bench = (raises, "best-fit", lies), Bench(step_trace("lenet", 16))
+    rows = largest_budget("lenet", 16, names, 64 * MIB, bench)
+    assert [row.allocator for row in rows] == list(names)
+    assert [row.error.split("]")[0] if row.error else None for row in rows] == [
+        "[OOC-115", None, "[OOC-132",
+    ]  # fmt: skip
+    assert "own.py, line 7" in rows[0].error
+    assert rows[1].budget_bytes is not None
+    batches = largest_batches("lenet", names, 1 * MIB, step=8)
+    assert [bool(row.error) for row in batches] == [True, False, True]
+    assert batches[1].batch > 0

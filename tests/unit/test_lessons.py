@@ -91,6 +91,12 @@ def test_pages_are_listed_shown_and_copied(tmp_path, capsys):
     err = capsys.readouterr().err
     assert "OOC-108" in err
     assert "memory" in err
+    for typed, meant in (("planer", "howto/planner"), ("installation", "start"),
+                         ("howto", "howto/index"), ("weights", "howto/weights")):  # fmt: skip
+        assert main(["docs", typed]) == 2
+        assert meant in capsys.readouterr().err
+    assert main(["docs", "nopage"]) == 2
+    assert "`ooctrain docs`" in capsys.readouterr().err
     assert main(["docs", "--copy", str(tmp_path / "mine")]) == 0
     assert (tmp_path / "mine" / "docs" / "index.md").is_file()
     assert (tmp_path / "mine" / "docs" / "pictures" / "memory.svg").is_file()

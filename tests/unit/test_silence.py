@@ -4,6 +4,7 @@ import os
 import pty
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -75,3 +76,29 @@ def test_a_pipe_gets_what_was_printed_and_nothing_else_so_soon():
     command = [sys.executable, "-c", SLOW, "0.8"]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     assert (done.stdout, done.stderr) == ("first\nsecond\n", "")
+
+
+LESSON = '''"""A lesson."""
+import sys
+import time
+import ooctrain.cli.silence as silence
+silence.LOOK_S = silence.PIPE_S = 0.2
+sys.path.insert(0, {folder!r})
+from lesson import Lesson
+from ooctrain.activity import doing
+lesson = Lesson("a lesson")
+with doing("compiling"):
+    time.sleep(0.9)
+print("done")
+'''
+
+
+def test_a_tutorial_in_a_pipe_says_once_in_a_while_what_takes_long(tmp_path):
+    folder = Path(__file__).parents[2] / "tutorials"
+    (tmp_path / "mine.py").write_text(LESSON.format(folder=str(folder)), encoding="utf-8")
+    command = [sys.executable, str(tmp_path / "mine.py")]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    said_lines = done.stderr.splitlines()
+    assert 2 <= len(said_lines) <= 5, done.stderr  # of one speaker
+    assert all(line.startswith("ooctrain: compiling ... ") for line in said_lines)
+    assert done.stdout.splitlines()[-1] == "done"

@@ -14,7 +14,8 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from statistics import median
 from typing import Any
@@ -27,13 +28,21 @@ from ooctrain.alloc import Request
 from ooctrain.alloc.registry import AllocatorChoice, choose_dry
 from ooctrain.alloc.replay import replay
 from ooctrain.api import step_trace
-from ooctrain.errors import DoesNotFit, Infeasible, OutOfDeviceMemory
+from ooctrain.errors import (
+    ConfigError,
+    DoesNotFit,
+    Infeasible,
+    OoctrainError,
+    OutOfDeviceMemory,
+    failing_as,
+)  # fmt: skip
 from ooctrain.execution.placement import allocation_log, reserved_within
 from ooctrain.experiments.bisected import between, largest
 from ooctrain.experiments.reproducing import Wanted, print_title, write_figure
 from ooctrain.experiments.spread import spread
 from ooctrain.models import build
 from ooctrain.optim import SGD
+from ooctrain.plugins import fault_of_own_code
 from ooctrain.report.charts import Curve, curves_svg, stacked_svg
 from ooctrain.report.text import or_dash, plain_table
 from ooctrain.sched.planners.registry import get_planner
@@ -92,16 +101,18 @@ class LargestBudget:
         reserved_bytes: by the allocator, rounding and holes included.
         minimum_bytes: the planner's least budget.
         makespan_us: makespan of the plan, simulated.
+        error: what the allocator raised, in full; then only model, batch and allocator are known.
     """
 
     model: str
     batch: int
     allocator: str
-    budget_bytes: int | None
-    peak_bytes: int | None
-    reserved_bytes: int | None
-    minimum_bytes: int
-    makespan_us: float | None
+    budget_bytes: int | None = None
+    peak_bytes: int | None = None
+    reserved_bytes: int | None = None
+    minimum_bytes: int | None = None
+    makespan_us: float | None = None
+    error: str | None = None
 
     @property
     def ratio(self) -> float | None:
@@ -123,11 +134,13 @@ class LargestBatch:
     Args:
         model, allocator: by name.
         batch: in steps of `BATCH_STEP`; 0: none.
+        error: what the allocator raised, in full.
     """
 
     model: str
     allocator: str
     batch: int
+    error: str | None = None
 
 
 class Bench:
@@ -195,25 +208,44 @@ def largest_budget(
     budget, so a larger one that happens to fit may be missed.
     """
     bench = bench or Bench(step_trace(model, batch))
-    rows = []
-    for name in allocators:
-        choice = choose_dry(name, physical_bytes)
-        least = bench.minimum_bytes(choice)
+    choices = {name: choose_dry(name, physical_bytes) for name in allocators}
+    faults: dict[str, str] = {}
+    rows: dict[str, LargestBudget] = {}
+    for name, choice in choices.items():
+        with _others_go_on(name, faults):
+            rows[name] = _largest_budget(model, batch, bench, choice, physical_bytes)
+    failed = {name: LargestBudget(model, batch, name, error=text) for name, text in faults.items()}
+    return [(rows | failed)[name] for name in choices]
 
-        def fits(budget: int, choice: AllocatorChoice = choice) -> bool:
-            return bench.reserved_bytes(budget, choice) <= physical_bytes
 
-        found = _largest(_budgets(least, physical_bytes), fits)
-        if found is None:
-            rows.append(LargestBudget(model, batch, name, None, None, None, least, None))
-            continue
-        plan, reserved = bench.plan_for(choice, found), int(bench.reserved_bytes(found, choice))
-        rows.append(
-            LargestBudget(
-                model, batch, name, found, plan.peak_bytes, reserved, least, plan.makespan_us
-            )
-        )
-    return rows
+def _largest_budget(
+    model: str, batch: int, bench: Bench, choice: AllocatorChoice, physical_bytes: int
+) -> LargestBudget:  # fmt: skip
+    least = bench.minimum_bytes(choice)
+
+    def fits(budget: int) -> bool:
+        return bench.reserved_bytes(budget, choice) <= physical_bytes
+
+    found = _largest(_budgets(least, physical_bytes), fits)
+    if found is None:
+        return LargestBudget(model, batch, choice.name, minimum_bytes=least)
+    plan, reserved = bench.plan_for(choice, found), int(bench.reserved_bytes(found, choice))
+    return LargestBudget(
+        model, batch, choice.name, found, plan.peak_bytes, reserved, least, plan.makespan_us
+    )
+
+
+@contextmanager
+def _others_go_on(name: str, faults: dict[str, str]) -> Iterator[None]:
+    """An allocator that raises is noted in `faults`; what the command should not have been given
+    still ends it."""
+    try:
+        with failing_as(f"allocator {name!r}"):
+            yield
+    except ConfigError:
+        raise
+    except OoctrainError as error:
+        faults[name] = str(fault_of_own_code(error, [name]) or error)
 
 
 def largest_batches(
@@ -238,7 +270,12 @@ def largest_batches(
         return largest(lambda steps: trains(step * steps, choice), MOST_BATCH // step, first=16)
 
     choices = {name: choose_dry(name, physical_bytes) for name in allocators}
-    return [LargestBatch(model, name, step * most_steps(one)) for name, one in choices.items()]
+    faults: dict[str, str] = {}
+    found = dict.fromkeys(choices, 0)
+    for name, choice in choices.items():
+        with _others_go_on(name, faults):
+            found[name] = step * most_steps(choice)
+    return [LargestBatch(model, name, most, faults.get(name)) for name, most in found.items()]
 
 
 def budget_case(case: tuple[str, int, Sequence[str], int]) -> list[LargestBudget]:
@@ -463,6 +500,9 @@ def fragmentation(wanted: Wanted, console: Console) -> Mapping[str, Any]:
     found = spread(batch_case, models, processes, wanted.keep)
     largest = [row for rows in found for row in rows]
     console.print(batch_table(largest))
+    faults = {row.allocator: row.error for row in (*largest, *budgets) if row.error}
+    for name, fault in faults.items():
+        console.print(f"\n{name} fails:\n{fault}", soft_wrap=True, markup=False)
     chunks = _chunks(wanted.quick, console)
     trades = _trades(wanted, console)
     write_figure(wanted, console, fragmentation_figure(budgets, chunks, physical, allocators))
@@ -541,7 +581,7 @@ def budget_table(rows: Sequence[LargestBudget], *, header: bool = True) -> Table
         table.add_row(
             *shown, row.allocator, _size(row.budget_bytes), _size(row.reserved_bytes),
             or_dash(row.ratio, ".2f"),
-            "does not fit" if row.images_per_s is None else f"{row.images_per_s:.0f}",
+            _speed(row),
         )  # fmt: skip
     return table
 
@@ -557,8 +597,8 @@ def batch_table(rows: Sequence[LargestBatch]) -> Table:
         paper = PAPER_LARGEST_BATCH.get(row.allocator) if row.model == "resnet50" else None
         share = row.batch / base[row.model] if base.get(row.model) else None
         table.add_row(
-            row.model, row.allocator, str(row.batch), "-" if share is None else f"{share:.2f} x",
-            or_dash(paper),
+            row.model, row.allocator, "fails" if row.error else str(row.batch),
+            "-" if share is None else f"{share:.2f} x", or_dash(paper),
         )  # fmt: skip
     return table
 
@@ -624,3 +664,9 @@ def _chunk_figure(chunks: Sequence[ChunkCost]) -> str:
 
 def _size(size_bytes: int | None) -> str:
     return "-" if size_bytes is None else format_bytes(size_bytes)
+
+
+def _speed(row: LargestBudget) -> str:
+    if row.error:
+        return "fails"
+    return "does not fit" if row.images_per_s is None else f"{row.images_per_s:.0f}"

@@ -9,7 +9,7 @@ What is reached in another way is compiled when it is needed. Read next: `kernel
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from types import CodeType, FunctionType, ModuleType
 from typing import Any
@@ -33,33 +33,20 @@ def kernels_of(functions: Iterable[Callable]) -> list[Lazy]:
             found[value] = None
         elif isinstance(value, partial):
             todo.append(value.func)
-        elif isinstance(value, Mapping):
-            todo.extend(value.values())
-        elif isinstance(value, tuple | list):
-            todo.extend(value)
         elif isinstance(value, FunctionType) and value.__module__.startswith(ROOM):
             todo.extend(_named(value))
-        elif hasattr(value, "__wrapped__"):  # behind a cache
-            todo.append(value.__wrapped__)
     return list(found)
 
 
 def _named(function: FunctionType) -> Iterator[Any]:
     """What a function's code names, at the top of its module or of one that it names."""
-    names = dict.fromkeys(_names(function.__code__))
+    names = dict.fromkeys(function.__code__.co_names)
     for name in names:
         value = function.__globals__.get(name)
         if isinstance(value, ModuleType) and value.__name__.startswith(ROOM):
             yield from (vars(value)[each] for each in names if each in vars(value))
         else:
             yield value
-
-
-def _names(code: CodeType) -> Iterator[str]:
-    yield from code.co_names
-    for constant in code.co_consts:
-        if isinstance(constant, CodeType):
-            yield from _names(constant)
 
 
 def kernels_of_module(module: ModuleType) -> list[Lazy]:
@@ -78,6 +65,6 @@ def size_of(kernel: Lazy) -> int:
             continue
         seen.add(function.__code__)
         size += len(function.__code__.co_code)
-        named = (function.__globals__.get(name) for name in _names(function.__code__))
+        named = (function.__globals__.get(name) for name in function.__code__.co_names)
         todo += [inner for inner in (getattr(value, "py_func", None) for value in named) if inner]
     return size
