@@ -44,7 +44,8 @@ def programs(granule: Granule, unit_bytes: int, units: int) -> st.SearchStrategy
         rows += [_parts(sizes, st.integers(0, units)), _part_moves(sizes)]
     return st.builds(
         lambda first, rest, order: DrawnProgram((*first, *itertools.chain(*rest)), tuple(order)),
-        st.one_of(*_SELDOM * [st.tuples(punch), st.just(())], st.tuples(wear)), st.lists(st.one_of(rows), max_size=14),
+        st.one_of(*_SELDOM * [st.tuples(punch), st.just(())], st.tuples(wear)),
+        st.lists(st.one_of(rows), max_size=14),
         st.lists(st.integers(0, 2), max_size=8),
     )  # fmt: skip
 
