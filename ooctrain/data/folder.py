@@ -31,7 +31,7 @@ UNREAD_ENDINGS = (".heic", ".heif", ".jp2", ".jxl", ".svg", ".psd", ".exr", ".hd
                   ".svs", ".pfm", ".pcx", ".xcf", ".eps", ".fits", ".nii", ".mha")  # fmt: skip
 #: Folders that programs leave without hiding them: archives of macOS, Synology, Windows, Python.
 LITTER = ("__MACOSX", "@eaDir", "$RECYCLE.BIN", "System Volume Information", "lost+found",
-          "__pycache__")  # fmt: skip
+          "#recycle", "__pycache__")  # fmt: skip
 #: How folders of parts are called, in capitals or not; the first that is there is taken.
 TRAIN_FOLDERS = ("train", "training")
 TEST_FOLDERS = ("val", "valid", "validation", "test", "testing")
