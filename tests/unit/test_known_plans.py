@@ -9,9 +9,11 @@ why and how to write the tables anew.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import cache
 from random import Random
 
+import numpy as np
 import pytest
 from support import known
 from support.known_steps import DUPLEX, MACHINE, MAKERS, budget, step
@@ -26,6 +28,7 @@ from ooctrain.sched.bounds.closed import (
     per_call_link_us,
     proposition_3_us,
 )
+from ooctrain.sched.bounds.lp_bound import fluid_bound
 from ooctrain.sched.budget import trace_minimum_bytes, trace_peak_bytes
 from ooctrain.sched.planning.effort import Effort
 from ooctrain.sched.planning.question import Question
@@ -123,7 +126,8 @@ def test_a_planner_plans_many_small_steps_as_it_did(spec):
         trace, machine = small_step(seed)
         granule = BYTES if form == "bytes" else Granule(8, ranges=False)
         least, most = trace_minimum_bytes(trace, granule), trace_peak_bytes(trace, granule)
-        asked = Question(trace, round(least + share * (most - least)), machine, granule, host_budget_bytes=host,
+        bytes_ = round(least + share * (most - least))
+        asked = Question(trace, bytes_, machine, granule, host_budget_bytes=host,
                          effort=Effort(EVALUATIONS))  # fmt: skip
         try:
             plan = get_planner(spec).plan(asked)
@@ -154,10 +158,33 @@ def test_bounds_are_what_they_were(name):
     known.check_rows("bounds", name, rows)
 
 
+CHAINS = (1, 3, 5, 7)
+
+
+@pytest.mark.parametrize("seed", CHAINS)
+def test_bounds_of_small_steps_are_what_they_were(seed):
+    """On a slow link, beyond the work: closed bounds and a linear program, of three budgets."""
+    trace, machine = small_step(seed)
+    slow = replace(machine, link_bytes_per_us=0.3, link_in_bytes_per_us=0.4)
+    least, most = trace_minimum_bytes(trace), trace_peak_bytes(trace)
+    rows = []
+    for again, stays in ((False, False), (True, False), (True, True)):
+        found = np.zeros(4)
+        for share in (0.0, 0.3, 0.7):
+            asked = trace, round(least + share * (most - least)), slow
+            program = fluid_bound(*asked, recompute=again, resident=stays, host_budget_bytes=500)
+            found += (per_call_link_us(*asked, recompute=again), proposition_3_us(*asked),
+                      lower_bound(*asked, recompute=again).makespan_us,
+                      program.dual_us if program else -1)  # fmt: skip
+        beyond = found - 3 * compute_us(trace, slow)
+        rows.append((again, stays, *(f"{value:.4f}" for value in beyond)))
+    known.check_rows("bounds", f"small {seed}", rows)
+
+
 def test_every_row_is_of_a_planner():
     many = {f"{spec} of many" for spec in SPECS if spec not in DEAR}
     assert known.whose("plans") == {f"{spec} of {name}" for spec, name in ASKED} | many
-    assert known.whose("bounds") == set(MAKERS)
+    assert known.whose("bounds") == {*MAKERS, *(f"small {seed}" for seed in CHAINS)}
 
 
 def test_another_number_is_noticed():
