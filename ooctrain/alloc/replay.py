@@ -112,8 +112,7 @@ def replay(
         allocator: by name with parameters ("va:chunk=2MiB"), made here over memory without bytes;
             or an allocator, used as it is.
         budget: size of the arena, bytes or "16GiB"; None: as much as it takes, and no more where
-        the
-            allocator has no holes. Not for an allocator that is made already.
+            the allocator has no holes. Not for an allocator that is made already.
 
     Raises:
         ConfigError: no such allocator, a file that is not a log, or a request that contradicts the
@@ -434,8 +433,7 @@ def block_lives(
         log: what a step asks for.
         allocator: by name with parameters.
         arena_bytes: size of the arena; None: four times the log's budget, so that nothing is
-        refused.
-            Where it is too small, the lives end with the request that was refused.
+            refused. Where it is too small, the lives end with the request that was refused.
 
     Cost: O(claims * live blocks).
     """
