@@ -234,10 +234,22 @@ def __getattr__(name: str) -> Any:
         value = import_module(f"ooctrain.{_MODULES[name]}")
     else:
         # Not at the top: a table of words, read when a name is missing.
-        refusal = import_module("ooctrain.engine.torch_names").refusal
-        raise refusal("ooctrain", name, "oc", __all__)
+        words = import_module("ooctrain.engine.torch_names")
+        elsewhere = {} if name.startswith("_") or name in words.INSTEAD["oc"] else _in_rooms()
+        if name in elsewhere:
+            raise AttributeError(f"ooctrain has no {name!r}: {elsewhere[name]}")
+        raise words.refusal("ooctrain", name, "oc", __all__)
     globals()[name] = value
     return value
+
+
+def _in_rooms() -> dict[str, str]:
+    """{name: where it is} of what stands in a room with a face of its own."""
+    rooms = ("nn", "optim", "optim.schedules", "data", "functional")
+    return {
+        word: f"oc.{room}.{word}"
+        for room in rooms for word in import_module(f"ooctrain.{room}").__all__
+    }  # fmt: skip
 
 
 def _drawn(thing: object, form: str) -> str:

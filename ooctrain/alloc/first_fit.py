@@ -34,7 +34,7 @@ class FirstFit:
     Args:
         memory: the arena; it is used as one linear piece.
         order: order in which blocks are placed: "list", "size", or "exact": the best that a search
-        finds.
+            finds.
         pools: 2: parameters and their gradients apart; 1: all together.
         work: work of that search, in nodes times blocks; the result depends on no clock.
     """

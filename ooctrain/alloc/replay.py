@@ -11,19 +11,29 @@ real run.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 from ooctrain.alloc.arena_map import pieces_of
-from ooctrain.alloc.base import Allocator, Block, Event, RangedAllocator, Stats, Wrapper, innermost
+from ooctrain.alloc.base import (
+    Allocator,
+    Block,
+    Event,
+    RangedAllocator,
+    Stats,
+    Wrapper,
+    describe,
+    innermost,
+)
 from ooctrain.alloc.dry_run import DryMemory
 from ooctrain.alloc.log import AllocationLog, Request, foresee, hold_whole
 from ooctrain.alloc.registry import choose_dry
 from ooctrain.alloc.static import Plannable
-from ooctrain.errors import ConfigError, OutOfDeviceMemory
+from ooctrain.alloc.wrappers import Checked
+from ooctrain.errors import ConfigError, OutOfDeviceMemory, PlanMismatch
 from ooctrain.units import BYTES, Granule, format_bytes, parse_bytes
 
 _MOST_ARENA_FACTOR = 64
@@ -62,7 +72,8 @@ class Replayed:
         failure: None if it served all.
         reserved_bytes: the most at one time, holes included: what its blocks span by their
             addresses, or what it says if that is more.
-        granted_bytes: the most that its blocks held at one time.
+        granted_bytes, requested_bytes: the most that its blocks held, and were asked for, at one
+            time.
         misbooked: what its books say otherwise, in words; "" for nothing.
     """
 
@@ -75,7 +86,8 @@ class Replayed:
     failure: Failure | None
     reserved_bytes: int
     granted_bytes: int
-    misbooked: str = ""
+    requested_bytes: int
+    misbooked: str
 
     @property
     def external_share(self) -> float:
@@ -86,7 +98,7 @@ class Replayed:
     def internal_share(self) -> float:
         """1 - peak requested / peak granted: of what was granted, the share that rounding cost."""
         granted = self.granted_bytes
-        return 1 - self.stats.peak_requested_bytes / granted if granted else 0.0
+        return 1 - self.requested_bytes / granted if granted else 0.0
 
 
 def replay(
@@ -100,8 +112,7 @@ def replay(
         allocator: by name with parameters ("va:chunk=2MiB"), made here over memory without bytes;
             or an allocator, used as it is.
         budget: size of the arena, bytes or "16GiB"; None: as much as it takes, and no more where
-        the
-            allocator has no holes. Not for an allocator that is made already.
+            the allocator has no holes. Not for an allocator that is made already.
 
     Raises:
         ConfigError: no such allocator, a file that is not a log, or a request that contradicts the
@@ -224,12 +235,13 @@ def _replay(log: AllocationLog, allocator: Spanned, name: str) -> Replayed:
         if isinstance(planned, Plannable):
             planned.load_plan(foresee(asked, log.parameters))
         serve(asked, allocator, watch.at)
-    except OutOfDeviceMemory as error:
+    except (OutOfDeviceMemory, PlanMismatch) as error:
         failure = Failure(watch.place, asked[watch.place], len(watch.maps), str(error))
     served = watch.place if failure else len(asked)
     return Replayed(
         name, allocator.budget_bytes, allocator.stats(), served, watch.maps_by_step(), whole,
-        failure, allocator.peak_reserved_bytes, allocator.peak_granted_bytes, allocator.misbooked,
+        failure, allocator.peak_reserved_bytes, allocator.peak_granted_bytes,
+        allocator.peak_requested_bytes, allocator.misbooked,
     )  # fmt: skip
 
 
@@ -269,20 +281,25 @@ class Spanned(Wrapper):
         memory: what it stands on; None: not known, and its snapshot says where its arena begins.
 
     Attributes:
-        granted_bytes: held by the live blocks now.
-        peak_granted_bytes: the most at one time.
-        highest_end: behind the last byte of all blocks so far.
+        granted_bytes, requested_bytes: of the live blocks now.
+        peak_granted_bytes, peak_requested_bytes: the most at one time.
     """
 
     def __init__(self, inner: Allocator, memory: DryMemory | None = None):
-        super().__init__(inner)
+        self._places = Checked(inner)
+        super().__init__(self._places)
         self._memory = memory
-        self._held: dict[int, int] = {}
-        self.granted_bytes = self.peak_granted_bytes = self.highest_end = 0
+        self._live: dict[int, tuple[Block, int, int]] = {}  # (block, requested, granted) by id
+        self._looks = 0
+        self._shows_others = False
+        self.granted_bytes = self.peak_granted_bytes = 0
+        self.requested_bytes = self.peak_requested_bytes = 0
 
     @property
     def base(self) -> int | None:
         """Where its piece of memory begins; None where it has several, or maps."""
+        if self.granule.ranges:
+            return None
         if self._memory is not None:
             return self._memory.linear_address
         return self.inner.snapshot().get("base")
@@ -290,68 +307,99 @@ class Spanned(Wrapper):
     @property
     def peak_reserved_bytes(self) -> int:
         """The most that was reserved at one time: what the blocks span, or hold, or the books say,
-        whichever is most.
+        whichever is most, unless they say more than there is.
         """
-        return max(self.spanned_bytes, self.inner.stats().peak_reserved_bytes)
+        booked = self.inner.stats().peak_reserved_bytes
+        return max(self.spanned_bytes, booked if booked <= self.budget_bytes else 0)
 
     @property
     def spanned_bytes(self) -> int:
         """What the blocks say: their extent in one piece of memory, or all that they hold."""
-        base = self.base
-        reached = self.highest_end - base if base is not None and self.highest_end else 0
-        return max(reached, self.peak_granted_bytes)
+        end, base = self._places.highest_end, self.base
+        return max(end - base if end and base is not None else 0, self.peak_granted_bytes)
 
     @property
     def misbooked(self) -> str:
         """What is wrong with the books, in words; "" for nothing."""
         stats, spanned = self.inner.stats(), self.spanned_bytes
+        said = format_bytes(stats.peak_reserved_bytes)
         wrong = []
         # `Limited` books no more than its limit, which is of what is granted, wherever it lies.
         if stats.peak_reserved_bytes < min(spanned, self.budget_bytes):
             wrong.append(
-                f"its books say that {format_bytes(stats.peak_reserved_bytes)} are reserved at the "
-                f"peak, and its blocks span {format_bytes(spanned)}, holes included"
+                f"its books say that {said} are reserved at the peak, and its blocks span "
+                f"{format_bytes(spanned)}, holes included"
             )
-        if stats.peak_granted_bytes != self.peak_granted_bytes:
+        if stats.peak_reserved_bytes > self.budget_bytes:
             wrong.append(
-                f"its books say that {format_bytes(stats.peak_granted_bytes)} are granted at the "
-                f"peak, and its blocks hold {format_bytes(self.peak_granted_bytes)}"
+                f"its books say that {said} are reserved at the peak, and its arena has "
+                f"{format_bytes(self.budget_bytes)}"
             )
+        for word, booked, counted in (
+            ("granted", stats.peak_granted_bytes, self.peak_granted_bytes),
+            ("requested", stats.peak_requested_bytes, self.peak_requested_bytes),
+        ):
+            if booked != counted:
+                wrong.append(
+                    f"its books say that {format_bytes(booked)} are {word} at the peak, and of its "
+                    f"blocks {format_bytes(counted)} are"
+                )
+        if self._shows_others:
+            wrong.append("its snapshot shows other blocks, or other places, than it has given")
         return f"{self.name}: {'; '.join(wrong)}" if wrong else ""
 
     def allocate(self, nbytes: int, tag: str = "") -> Block:
         block = self.inner.allocate(nbytes, tag)
-        self._note(block)
+        self._note(block, nbytes)
+        self._looks += 1
+        if not self._looks & (
+            self._looks - 1
+        ):  # at 1, 2, 4, 8 ... blocks, as a snapshot takes long
+            self._look(self.inner.snapshot())
         return block
 
     def map_range(self, block: Block, lo: int, hi: int) -> None:
         super().map_range(block, lo, hi)
-        self._note(block)
+        self._note(block, min(hi, block.requested_bytes) - lo)
 
     def unmap_range(self, block: Block, lo: int, hi: int, after: Sequence[Event] = ()) -> None:
         super().unmap_range(block, lo, hi, after)
-        self._note(block)
+        self._note(block, lo - min(hi, block.requested_bytes))
 
     def free(self, block: Block, after: Sequence[Event] = ()) -> None:
         self.inner.free(block, after)
-        self.granted_bytes -= self._held.pop(block.id, 0)
+        _, requested, granted = self._live.pop(block.id, (block, 0, 0))
+        self.requested_bytes -= requested
+        self.granted_bytes -= granted
 
     def snapshot(self) -> dict[str, Any]:
-        """The inner one's, with where the arena begins and ends if it leaves that out."""
+        """The inner one's; in one piece of memory, with the blocks that it gave, where they are."""
         shot = self.inner.snapshot()
         known: dict[str, Any] = {"allocator": self.name, "budget": self.budget_bytes, "blocks": []}
-        base = self.base
-        if base is not None and not {"chunks", "segments"} & shot.keys():
-            known["base"] = base
-        return type(shot)({**known, **shot})
+        return type(shot)({**known, **shot, **self._true(shot)})
 
-    def _note(self, block: Block) -> None:
-        held = block.granted_bytes
-        self.granted_bytes += held - self._held.get(block.id, 0)
-        self._held[block.id] = held
+    def _note(self, block: Block, change: int) -> None:
+        """That many bytes more are requested of a block; what it holds, it says."""
+        _, requested, granted = self._live.get(block.id, (block, 0, 0))
+        self._live[block.id] = block, requested + change, block.granted_bytes
+        self.requested_bytes += change
+        self.granted_bytes += block.granted_bytes - granted
+        self.peak_requested_bytes = max(self.peak_requested_bytes, self.requested_bytes)
         self.peak_granted_bytes = max(self.peak_granted_bytes, self.granted_bytes)
-        if held and not self.granule.ranges:
-            self.highest_end = max(self.highest_end, block.address + held)
+
+    def _true(self, shot: Mapping[str, Any]) -> dict[str, Any]:
+        """What the snapshot of an allocator in one piece of memory should show."""
+        base = self.base
+        if base is None or {"chunks", "segments"} & shot.keys():
+            return {}
+        return {"base": base, "blocks": describe(block for block, _, _ in self._live.values())}
+
+    def _look(self, shot: Mapping[str, Any]) -> None:
+        shown = {b.get("id"): (b.get("address"), b.get("granted")) for b in shot.get("blocks", ())}
+        true = self._true(shot)
+        places = {b["id"]: (b["address"], b["granted"]) for b in true.get("blocks", ())}
+        moved = shot.get("base", true.get("base")) != true.get("base")
+        self._shows_others |= bool(true) and (shown != places or moved)
 
 
 # The lives of blocks: one `BlockLife` for each piece of memory that a block lies in (one, or
@@ -385,8 +433,7 @@ def block_lives(
         log: what a step asks for.
         allocator: by name with parameters.
         arena_bytes: size of the arena; None: four times the log's budget, so that nothing is
-        refused.
-            Where it is too small, the lives end with the request that was refused.
+            refused. Where it is too small, the lives end with the request that was refused.
 
     Cost: O(claims * live blocks).
     """

@@ -144,7 +144,7 @@ def _row(row: Replayed, replay_us: float) -> dict[str, Any]:
     return {
         "allocator": row.allocator,
         "arena_bytes": row.budget_bytes,
-        "peak_requested_bytes": stats.peak_requested_bytes,
+        "peak_requested_bytes": row.requested_bytes,
         "peak_granted_bytes": row.granted_bytes,
         "peak_reserved_bytes": row.reserved_bytes,
         "misbooked": row.misbooked,

@@ -31,11 +31,12 @@ UNREAD_ENDINGS = (".heic", ".heif", ".jp2", ".jxl", ".svg", ".psd", ".exr", ".hd
                   ".svs", ".pfm", ".pcx", ".xcf", ".eps", ".fits", ".nii", ".mha")  # fmt: skip
 #: Folders that programs leave without hiding them: archives of macOS, Synology, Windows, Python.
 LITTER = ("__MACOSX", "@eaDir", "$RECYCLE.BIN", "System Volume Information", "lost+found",
-          "__pycache__")  # fmt: skip
+          "#recycle", "__pycache__")  # fmt: skip
 #: How folders of parts are called, in capitals or not; the first that is there is taken.
 TRAIN_FOLDERS = ("train", "training")
 TEST_FOLDERS = ("val", "valid", "validation", "test", "testing")
 TEST_SHARE = 5
+_NAMED_AT_MOST = 5
 #: ImageNet's mean and standard deviation, pixels 0 to 255.
 MEAN, STD = (123.7, 116.3, 103.5), (58.4, 57.1, 57.4)
 
@@ -193,10 +194,10 @@ def _split(top: Path, train: bool) -> tuple[list[str], list[tuple[Path, int]]]:
     return names, part
 
 
-def _listed(names: Sequence[str], most: int = 5) -> str:
+def _listed(names: Sequence[str]) -> str:
     """Names in a sentence, the first ones of many."""
-    more = len(names) - most
-    shown = ", ".join(map(repr, names[:most])) + (f" and {more} more" if more > 0 else "")
+    more = len(names) - _NAMED_AT_MOST
+    shown = ", ".join(map(repr, names[:_NAMED_AT_MOST])) + (f" and {more} more" if more > 0 else "")
     return f"class{'es' if len(names) > 1 else ''} {shown}"
 
 

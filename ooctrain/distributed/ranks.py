@@ -31,6 +31,7 @@ BUCKET = "1MiB"
 UNDER_WAY = 2
 #: How long a rank that fails waits for others that may have failed for the same reason.
 PATIENCE_S = 3.0
+_LONGEST = 60  # characters of what a rank says in an error
 _LEFT = "left"  # among what ranks say of themselves: why one of them comes no more
 
 
@@ -204,5 +205,5 @@ class Ranks:
         self._communicator.abort(1)
 
 
-def _short(text: str, most: int = 60) -> str:
-    return text if len(text) <= most else f"{text[:most]}..."
+def _short(text: str) -> str:
+    return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}..."

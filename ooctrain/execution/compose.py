@@ -55,8 +55,7 @@ class RewrittenStep:
 
     def pinned_for(self, granule: Granule) -> RewrittenStep:
         """The step with what is small for such an allocator in a region; to the byte nothing is."""
-        names = pinning_for(self.trace, granule) if granule.size_bytes > 1 else ()
-        return self._pinned(names, granule)
+        return self._pinned(pinning_for(self.trace, granule), granule)
 
     def with_lasting_pinned(self, room_bytes: int, granule: Granule) -> RewrittenStep:
         """The step with as many lasting variables in the region as `room_bytes` hold."""

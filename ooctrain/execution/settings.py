@@ -36,7 +36,7 @@ class Settings:
 
     Args:
         budget: limit of everything on the device: bytes, "512MiB", "25%"; None: as much as in-core
-        needs.
+            needs.
         planner: name with parameters, "file.py:Class", or a planner object.
         allocator: name with parameters.
         device: "cpu" or "cuda".

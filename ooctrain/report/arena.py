@@ -12,14 +12,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from xml.sax.saxutils import escape
 
-from rich.text import Text
-
 from ooctrain.alloc.arena_map import (
     LETTERS,
-    LINE_WIDTH,
     ArenaPiece,
     Snapshot,
-    arena_text,
     pieces_of,
 )
 from ooctrain.report import shapes
@@ -28,19 +24,8 @@ from ooctrain.units import format_bytes
 
 COLOURS = shapes.COLOURS[:5]
 OTHER, HOLE, END = "#8d8d8d", "#f6c9c4", shapes.EMPTY
-TERMINAL_COLOURS = ("blue", "yellow", "green", "magenta", "cyan")
 STRIP_HEIGHT, ROW_HEIGHT = 34, 76
 MARGIN, RIGHT, _LETTER_WIDTH = 16, 16, 9
-
-
-def arena_rich(snapshot: Snapshot, width: int = LINE_WIDTH) -> Text:
-    """The map for a terminal: as `arena_text`, the letters and the holes coloured."""
-    line, _, legend = arena_text(snapshot, width).partition("\n")
-    text = Text(line)
-    for letter, colour in zip(LETTERS, TERMINAL_COLOURS, strict=True):
-        text.highlight_regex(letter, f"bold {colour}")
-    text.highlight_regex(r"\.", "red")
-    return text.append("\n").append(legend, "dim")
 
 
 def arena_svg(snapshots: Mapping[str, Snapshot]) -> str:

@@ -195,14 +195,14 @@ def facts(pairs: Sequence[tuple[str, str]], least: int = 0) -> Facts:
     return Facts(tuple(pairs), least)
 
 
-def flowing(fields: Sequence[str], columns: int, indent: int = 4) -> str:
+def flowing(fields: Sequence[str], columns: int) -> str:
     """Fields side by side, in as many lines as they need; all but the first line are indented."""
     lines = [fields[0]]
     for field in fields[1:]:
         if len(lines[-1]) + 2 + len(field) <= columns:
             lines[-1] += f"  {field}"
         else:
-            lines.append(" " * indent + field)
+            lines.append(f"    {field}")
     return "\n".join(lines)
 
 

@@ -265,6 +265,11 @@ class Client:
             if request.value >> (place - first) & 1:
                 self._free(Ask("free", place))
 
+    def _wear(self, request: Ask) -> None:
+        for number in range(request.count):
+            self._allocate(Ask("allocate", request.value, number % STREAMS))
+            self._free(Ask("free", -1))
+
     def _allocate(self, request: Ask) -> None:
         nbytes = request.value
         block = self._obtain(nbytes, lambda: self.allocator.allocate(nbytes, f"b{self._made}"))

@@ -12,10 +12,11 @@ import itertools
 
 from hypothesis import strategies as st
 
-from ooctrain.testing.allocator_laws import Ask, DrawnProgram, Op
+from ooctrain.testing.allocator_laws import MOST_WORN, Ask, DrawnProgram, Op
 from ooctrain.units import Granule
 
 Row = tuple[Ask, ...]
+_SELDOM = 8  # what takes long is drawn once in 2 * 8
 
 
 def programs(granule: Granule, unit_bytes: int, units: int) -> st.SearchStrategy[DrawnProgram]:
@@ -34,6 +35,7 @@ def programs(granule: Granule, unit_bytes: int, units: int) -> st.SearchStrategy
     every_second = sum(1 << place for place in range(0, units, 2))
     masks = st.integers(0, (1 << units) - 1) | st.just(every_second)
     punch = st.builds(Ask, st.just("punch"), masks, count=st.just(unit_bytes))
+    wear = st.builds(Ask, st.just("wear"), sizes, count=st.integers(1, MOST_WORN))
     rows = [
         _single(sizes, st.integers(0, units)), _used_again(sizes, unit_bytes),
         _between(sizes, size),
@@ -42,7 +44,8 @@ def programs(granule: Granule, unit_bytes: int, units: int) -> st.SearchStrategy
         rows += [_parts(sizes, st.integers(0, units)), _part_moves(sizes)]
     return st.builds(
         lambda first, rest, order: DrawnProgram((*first, *itertools.chain(*rest)), tuple(order)),
-        st.one_of(st.tuples(punch), st.just(())), st.lists(st.one_of(rows), max_size=14),
+        st.one_of(*_SELDOM * [st.tuples(punch), st.just(())], st.tuples(wear)),
+        st.lists(st.one_of(rows), max_size=14),
         st.lists(st.integers(0, 2), max_size=8),
     )  # fmt: skip
 

@@ -27,6 +27,7 @@ from ooctrain.units import Granule
 
 Op = Literal[
     "punch",
+    "wear",
     "allocate",
     "largest",
     "free",
@@ -43,6 +44,7 @@ Op = Literal[
 ]
 _TEXTS: dict[str, str] = {
     "punch": "fill the arena with blocks of {count} B, free those of {value:#b}",
+    "wear": "allocate and free {count} blocks of {value} B, one after the other",
     "allocate": "allocate {value} B on stream {stream}",
     "largest": "allocate the largest block that stats() promises",
     "free": "free live block {value}",
@@ -59,6 +61,11 @@ _TEXTS: dict[str, str] = {
 }
 
 
+#: Blocks that come and go before the requests that count: a mistake may begin late.
+MOST_WORN = 256
+_EVERY_SECOND = int("01" * 48, 2)
+
+
 @dataclass(frozen=True, slots=True)
 class Ask:
     """One request.
@@ -67,7 +74,8 @@ class Ask:
         op: kind of the request.
         value: bytes, pieces, or which of the live blocks, modulo how many there are.
         stream: whose work it is.
-        lo, count: granules of a reserved block, modulo its size; bytes of a block to punch.
+        lo, count: granules of a reserved block, modulo its size; bytes of a block to punch; blocks
+            that wear.
     """
 
     op: Op
@@ -120,7 +128,8 @@ def histories(granule: Granule, unit: int) -> tuple[DrawnProgram, ...]:
 
     Blocks come, are read, go, and come again when something else has taken some of their memory;
     parts of a block lose theirs to another block, or to another part; blocks are a little smaller
-    than a hole; one arrangement is requested twice.
+    than a hole; one arrangement is requested twice; hundreds of blocks have come and gone, or
+    dozens live at once.
 
     Args:
         unit: bytes of a piece, whole granules.
@@ -139,6 +148,9 @@ def histories(granule: Granule, unit: int) -> tuple[DrawnProgram, ...]:
         (full, Ask("free", 0), Ask("allocate", unit), Ask("free", 0), Ask("allocate", unit)),
         (full, Ask("allocate", unit), Ask("free", 0), Ask("allocate", unit)),
         (Ask("allocate", unit - 1),), (Ask("allocate", unit),),
+        (Ask("wear", unit, count=MOST_WORN), punched, Ask("allocate", sizes[-1]),
+         *_gone_and_back(2 * unit, unit - 1, 1)),
+        (Ask("punch", _EVERY_SECOND, count=-(-unit // 8)), *_gone_and_back(unit, unit - 1, 1)),
     ]  # fmt: skip
     if granule.ranges:
         rows += [(Ask("reserve", unit), Ask("reserve", unit))]
@@ -341,7 +353,7 @@ def reuse_laws(step: Answered) -> None:
     if step.request.op == "renew":
         hold("P13", after.host_waits == before.host_waits, "the host waited")
         hold("V4", after.maps == before.maps, f"{after.maps - before.maps} mappings were made")
-    elif step.request.op not in ("allocate", "largest", "claim", "punch"):
+    elif step.request.op not in ("allocate", "largest", "claim", "punch", "wear"):
         hold("V4", after.maps == before.maps, f"{step.request.op} makes mappings")
 
 

@@ -152,3 +152,48 @@ class ForgetsHoles(FirstHole):
     def free(self, block, after=()):
         super().free(block, after)
         self._books.move(0, 0, self._books.granted - self._books.reserved)
+
+
+class After40(FirstHole):
+    """Right until it has given 40 blocks, as one that only leaks or counts is."""
+
+    given = 0
+
+    def allocate(self, nbytes, tag=""):
+        block = super().allocate(nbytes, tag)
+        self.given += 1
+        return block
+
+    @property
+    def late(self):
+        return self.given >= 40
+
+
+class RoundsDownLate(After40):
+    def rounded(self, nbytes):
+        return RoundsDown.rounded(self, nbytes) if self.late else super().rounded(nbytes)
+
+
+class NeverJoinsLate(After40):
+    def touch(self, left, right):
+        return super().touch(left, right) and not self.late
+
+
+class OverlapsLate(After40):
+    """The rest of a hole begins a granule within the block."""
+
+    def rest(self, start, end):
+        return super().rest(start - ROUND_BYTES * self.late, end)
+
+
+class ForgetsARestLate(After40):
+    def rest(self, start, end):
+        return ForgetsASmallRest.rest(self, start, end) if self.late else super().rest(start, end)
+
+
+class OverlapsAMany(FirstHole):
+    """Wrong where 40 blocks live at once."""
+
+    def rest(self, start, end):
+        many = len(self._books.live) >= 40
+        return super().rest(start - ROUND_BYTES * many, end)

@@ -101,6 +101,15 @@ class GrantsLess(SaysLess):
     wrong = "peak_granted_bytes"
 
 
+class RequestsLess(SaysLess):
+    wrong = "peak_requested_bytes"
+
+
+class SaysMoreThanThereIs(BestFit):
+    def stats(self):
+        return replace(super().stats(), peak_reserved_bytes=3 * self.budget_bytes)
+
+
 class NamesNoPlace(SaysLess):
     """Nothing in its snapshot but blocks."""
 
@@ -108,7 +117,31 @@ class NamesNoPlace(SaysLess):
         return {"blocks": super().snapshot()["blocks"]}
 
 
-@pytest.mark.parametrize("kind", [SaysLess, GrantsLess, NamesNoPlace])
+class ShowsOthers(BestFit):
+    """A snapshot in which not all blocks stand."""
+
+    def snapshot(self):
+        shot = super().snapshot()
+        return {**shot, "blocks": shot["blocks"][1:]}
+
+
+class ShowsThemElsewhere(BestFit):
+    def snapshot(self):
+        shot = super().snapshot()
+        return {**shot, "blocks": [{**b, "address": b["address"] - 512} for b in shot["blocks"]]}
+
+
+class BeginsElsewhere(BestFit):
+    def snapshot(self):
+        shot = super().snapshot()
+        return {**shot, "base": shot["base"] + 512}
+
+
+LIARS = (SaysLess, GrantsLess, RequestsLess, SaysMoreThanThereIs, NamesNoPlace, ShowsOthers,
+         ShowsThemElsewhere, BeginsElsewhere)  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", LIARS)
 def test_a_liar_is_named_and_counted_right(kind, tmp_path):
     path = tmp_path / "liar.py"
     path.write_text(
@@ -119,8 +152,16 @@ def test_a_liar_is_named_and_counted_right(kind, tmp_path):
     assert found.misbooked
     assert found.reserved_bytes == right.reserved_bytes
     assert found.external_share == right.external_share
+    assert found.internal_share == right.internal_share
     shot = snapshot_at_peak(log, found)
     assert pieces_of(shot) == pieces_of({**snapshot_at_peak(log, right), "budget": shot["budget"]})
+
+
+@pytest.mark.parametrize("name", ["RoundsDown", "OverlapsLate", "StartsTooLarge"])
+def test_blocks_that_are_no_good_are_named(name):
+    """Too small, in one place with others, or beyond the arena: no count says what they hold."""
+    found = replay(log_of(2), f"{HERE / 'allocators.py'}:{name}", budget="1MiB")
+    assert found.misbooked or "cannot be used" in found.failure.text
 
 
 def test_law_p19_is_kept_by_who_counts_holes_and_by_no_liar():

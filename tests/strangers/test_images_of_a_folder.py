@@ -294,7 +294,8 @@ LITTER = (
     ".ipynb_checkpoints/x-checkpoint.png", "__MACOSX/ape/._x.png", ".DS_Store", "Thumbs.db",
     "ape/._x.png", "ape/.DS_Store", "ape/Thumbs.db", "ape/desktop.ini", "ape/.hidden/x.png",
     "ape/.ipynb_checkpoints/x-checkpoint.png", "@eaDir/x.png", "ape/@eaDir/x.png", ".git/x.png",
-    "$RECYCLE.BIN/x.png", "System Volume Information/x.png", "ape/notes.txt", "ape/labels.json",
+    "$RECYCLE.BIN/x.png", "System Volume Information/x.png", "#recycle/x.png",
+    "ape/notes.txt", "ape/labels.json",
 )  # fmt: skip
 
 

@@ -164,6 +164,13 @@ def test_any_other_name_is_told_the_nearest_one(place):
     assert not hasattr(HOLDERS[place], "_repr_nothing_")
 
 
+@pytest.mark.parametrize("place", ["nn.Linear", "optim.SGD", "optim.schedules.StepLR",
+                                   "data.DataLoader", "functional.mse_loss"])  # fmt: skip
+def test_a_name_of_another_room_is_told_where_it_is(place):
+    with pytest.raises(AttributeError, match=f": oc.{place}"):
+        getattr(oc, place.rpartition(".")[-1])
+
+
 def test_a_models_own_parts_are_near_too():
     class Net(nn.Module):
         def __init__(self):

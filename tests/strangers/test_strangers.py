@@ -28,6 +28,14 @@ WRONG_ALLOCATORS = {
     "StartsTooLarge": "P5 P16",
     "ForgetsHoles": "P19",
 }
+#: {allocator whose mistake begins after 40 blocks: laws that may be found broken first}
+LATE_ALLOCATORS = {
+    "RoundsDownLate": "P2 P9",
+    "NeverJoinsLate": "P12",
+    "OverlapsLate": "P1 P16",
+    "ForgetsARestLate": "P12 P16",
+    "OverlapsAMany": "P1 P16",
+}
 #: {wrong planner: a law that it breaks, and what its report says}
 WRONG_PLANNERS = {
     "Stale": ("plans are legal", "R406"),
@@ -71,3 +79,10 @@ def test_a_wrong_allocator_breaks_the_law_that_names_its_mistake(name):
     assert failure is not None
     assert failure.law in WRONG_ALLOCATORS[name].split()
     assert len(failure.requests) <= 7, "the list is shrunken"
+
+
+@pytest.mark.parametrize("name", LATE_ALLOCATORS)
+def test_a_mistake_that_begins_late_breaks_its_law(name):
+    failure = find_failure(allocator(name), 50, 0, BACKENDS, shortest=False)
+    assert failure is not None
+    assert failure.law in LATE_ALLOCATORS[name].split()

@@ -19,7 +19,7 @@ from ooctrain.alloc.replay import replay, serve, snapshot_at_peak
 from ooctrain.alloc.virtual import VirtualAddressing
 from ooctrain.cli import main
 from ooctrain.errors import OutOfDeviceMemory
-from ooctrain.report.arena import arena_rich, arena_svg
+from ooctrain.report.arena import arena_svg
 from ooctrain.units import MIB
 
 SECTOR = 512
@@ -153,12 +153,6 @@ def test_the_picture_is_whole_xml_and_names_the_blocks():
     assert "A large.out" in texts
     widths = [float(rect.get("width")) for rect in root.iter(f"{space}rect")]
     assert max(widths) == pytest.approx(960 - 16 - 16 - 0.6, abs=0.01)  # the empty arena's
-
-
-def test_the_terminal_has_the_same_line_in_colours():
-    text = arena_rich(snapshot(), 32)
-    assert text.plain == arena_text(snapshot(), 32)
-    assert any("red" in str(span.style) for span in text.spans)
 
 
 def test_every_allocator_of_ours_has_a_map():

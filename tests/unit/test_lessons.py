@@ -11,6 +11,8 @@ import pytest
 import ooctrain as oc
 from ooctrain.cli import main
 from ooctrain.course.lessons import copy_lessons, lessons
+from ooctrain.course.notebooks import FIRST_CELL, KERNEL, notebook_of, notebook_text
+from ooctrain.course.pages import mended, page, pages, title_of, without_dead_links
 from ooctrain.errors import ConfigError
 
 FOLDER = Path(__file__).parents[2] / "tutorials"
@@ -135,3 +137,100 @@ def test_the_command_copies_and_then_refuses(tmp_path, capsys):
     assert len(err.splitlines()) == 3
     assert "OOC-117" in err
     assert files_of(target) == before
+
+
+# Pages and notebooks, on texts written here.
+
+SCRIPT = """\
+\"\"\"Not a cell.\"\"\"
+# %% [markdown]
+# # Head
+#  two
+# %% set up
+import lesson
+
+# %%
+lesson.predict("é", 1)
+# %%
+x = 1
+# %%
+lesson.reveal("é", x)
+
+# %%
+
+# %%
+y = "é"; lesson.exercise("é", y)  # yours
+"""
+
+
+def test_a_script_becomes_cells_in_order(tmp_path):
+    path = tmp_path / "a.py"
+    path.write_text(SCRIPT, encoding="utf-8")
+    book = json.loads(notebook_text(path))
+    cells = [
+        (c["cell_type"], c["source"], c["metadata"].get("tags")) for c in book.pop("cells")[1:]
+    ]
+    assert cells == [
+        ("markdown", "# Head\n two", None), ("code", "import lesson", None),
+        ("code", 'lesson.predict("é", 1)', ["prediction"]), ("code", "x = 1", ["answer"]),
+        ("code", 'lesson.reveal("é", x)', ["answer"]),
+        ("code", 'y = "é"; lesson.exercise("é", y);  # yours', None),
+    ]  # fmt: skip
+    assert book == {"metadata": KERNEL, "nbformat": 4, "nbformat_minor": 5}
+    first, head, code = notebook_of(path)["cells"][:3]
+    assert first == {"id": "cell-0", "cell_type": "code", "metadata": {"tags": ["first"]},
+                     "source": FIRST_CELL, "execution_count": None, "outputs": []}  # fmt: skip
+    assert head == {"id": "cell-1", "cell_type": "markdown", "metadata": {},
+                    "source": "# Head\n two"}  # fmt: skip
+    assert (code["id"], code["execution_count"], code["outputs"]) == ("cell-2", None, [])
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "wanted"),
+    [
+        ("docs/a.md", "[x](b.md#p) [y](http://z) [z](#q)", "[x](b.md#p) [y](http://z) [z](#q)"),
+        ("docs/howto/a.md", "[x](../b.md)[t](../../tutorials/1.py)", "[x](../b.md)[t](../../1.py)"),
+        ("docs/b.md", "[x](../tutorials) [y](../ooctrain/api.py)", "[x](..) y"),
+        ("tutorials/1.py", "# [x](../docs/b.md)", "# [x](docs/b.md)"),
+        ("tutorials/1.py", "a = '[x](../docs/c.md)'", "a = '[x](../docs/c.md)'"),
+        ("tutorials/p/2.py", "# [x](../1.py), [y](../../docs/c.md)", "# [x](../1.py), y"),
+    ],
+)  # fmt: skip
+def test_links_of_a_copy_lead_to_what_is_copied(name, text, wanted):
+    copied = ("docs/a.md", "docs/b.md", "docs/howto/a.md", "tutorials/1.py", "tutorials/p/2.py")
+    assert mended(text, name, copied) == wanted
+
+
+def test_a_text_alone_keeps_links_to_what_lies_beside_it(tmp_path):
+    (tmp_path / "b.md").write_text("")
+    text = "[a](b.md#p) [c](d.md) [e](//f) [g](#h)"
+    assert without_dead_links(text, tmp_path) == "[a](b.md#p) c [e](//f) [g](#h)"
+
+
+def test_pages_stand_in_the_order_of_the_first_ones_contents():
+    listed, folder = list(pages()), FOLDER.parent / "docs"
+    assert sorted(f"{name}.md" for name in listed) == sorted(
+        path.relative_to(folder).as_posix() for kind in ("*.md", "howto/*.md")
+        for path in folder.glob(kind)
+    )  # fmt: skip
+    index = page("index")
+    wanted = [line for tree in index.split("```{toctree}\n")[1:]
+              for line in tree.split("```")[0].split() if line[0] != ":"]  # fmt: skip
+    assert [name for name in listed if name in wanted] == [
+        name for name in wanted if name in listed
+    ]
+    howto = [number for number, name in enumerate(listed) if name.startswith("howto/")]
+    assert listed[0] == "index"
+    assert howto == list(range(howto[0], howto[-1] + 1))
+    assert listed[howto[0]] == "howto/index"
+    for name, title in pages().items():
+        assert f"# {title}" in page(name).splitlines()
+    assert title_of("x\n## b\n# a\n# c") == "a"
+    assert title_of("none") == ""
+    for given, near in (
+        ("memry", "did you mean memory?"),
+        ("qqqq", "`ooctrain docs` lists them all"),
+    ):
+        with pytest.raises(ConfigError, match="OOC-108") as refused:
+            page(given)
+        assert refused.value.fix == near

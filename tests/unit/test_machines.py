@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 import math
+from dataclasses import replace
 
 import pytest
 
 from ooctrain.errors import ConfigError
 from ooctrain.step import presets
-from ooctrain.step.machine import Machine
+from ooctrain.step.builder import TraceBuilder
+from ooctrain.step.machine import Machine, call_durations_ns, profile_key
 from ooctrain.step.presets import (
     ALIASES,
     PRESETS,
@@ -18,6 +20,7 @@ from ooctrain.step.presets import (
     save_calibration,
     with_link,
 )
+from ooctrain.testing.random_traces import FakeOp
 
 GIB = 1 << 30
 #: (device bytes, host bytes, bytes per us in each direction, link) as the papers print them
@@ -131,3 +134,22 @@ def test_a_slower_link_spreads_what_copied_bytes_cost():
     assert with_link(fast, 200.0).interference == pytest.approx(1.2)
     assert with_link(fast, 1600.0).interference == pytest.approx(1.8)
     assert with_link(Machine("a", 1e5, 1e4, 800.0), 200.0).interference == 1.0
+
+
+def test_a_call_lasts_as_it_says_or_was_measured_or_is_reckoned():
+    builder = TraceBuilder()
+    for number in range(4):
+        kind = "activation" if number else "input"
+        builder.variable(f"v{number}", (3 + number,), "uint8", kind)
+    builder.call("own", FakeOp("a"), (0,), (1,), duration_ns=7000)
+    builder.call("measured", FakeOp("a"), (1,), (2,))
+    builder.call("reckoned", FakeOp("b", 9), (2,), (3,))
+    trace = builder.build()
+    profile = {profile_key(call, trace): 2.5 + call.id for call in trace.calls[:2]}
+    plain = Machine("m", 2.0, 4.0, 1.0, call_overhead_us=1.5)
+    own, measured, reckoned = call_durations_ns(trace, replace(plain, profile=profile))
+    assert (own, measured) == (7000, 3500)
+    assert reckoned == call_durations_ns(trace, plain)[2] == 9 * 6 * 1000 / 2
+    moved = replace(plain, flops_per_us=1e6)
+    assert call_durations_ns(trace, moved)[1:] == [(4 + 5) * 1000 / 4, (5 + 6) * 1000 / 4]
+    assert call_durations_ns(trace, replace(moved, memory_bytes_per_us=8.0))[1:] == [1500, 1500]

@@ -112,9 +112,9 @@ class Speedup:
     printed: float | None
 
 
-def exchange_us(gradient_bytes: int, gbit_s: float, alpha: float = ALPHA) -> float:
+def exchange_us(gradient_bytes: int, gbit_s: float) -> float:
     """2 G / (alpha B): the least time of an allreduce."""
-    return 2 * gradient_bytes / (alpha * gbit_s * BYTES_PER_US_OF_A_GBIT)
+    return 2 * gradient_bytes / (ALPHA * gbit_s * BYTES_PER_US_OF_A_GBIT)
 
 
 def epoch_us(times: StepTimes, network_us: float, samples: int) -> float:
@@ -169,10 +169,10 @@ def step_times(batch: int, where: Machine, way: str = BASELINE) -> StepTimes:
     return StepTimes(where.name, way, batch, forward_us, backward_us, plan.peak_bytes)
 
 
-def gains(where: Machine, batches: Sequence[int] = BATCHES) -> list[Speedup]:
-    """Of `TIMES` each of some batches that costs no time, at one bandwidth."""
+def gains(where: Machine) -> list[Speedup]:
+    """Of `TIMES` each of the batches that costs no time, at one bandwidth."""
     rows = []
-    for batch in batches:
+    for batch in BATCHES:
         small, large = (step_times(size, where, COMPUTING) for size in (batch, TIMES * batch))
         size_bytes = gradient_bytes(step_trace(MODEL, batch, IMAGE_SIZE))
         rows += speedups(small, large, size_bytes, (AT_GBIT_S,))

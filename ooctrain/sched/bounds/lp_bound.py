@@ -87,8 +87,7 @@ def fluid_bound(
         recompute: whether calls may run again.
         resident: only lists that leave parameters and optimizer slots on the device.
         host_budget_bytes: limit of inputs and host copies; less than the inputs means the inputs
-        and
-            nothing else, as for plans; None: unlimited.
+            and nothing else, as for plans; None: unlimited.
 
     Cost: an LP of some 15 rows for each call and 3 columns for each gap: 0.5 s for 600 calls.
     """

@@ -130,9 +130,7 @@ def plan_of(
 
 
 def _check_fits(table: Table, decisions: Decisions, trace: Trace, budget_bytes: int) -> None:
-    most, position = max(
-        ((most, position) for position, most in enumerate(table.resident_bytes)), default=(0, 0)
-    )
+    most, position = max((most, position) for position, most in enumerate(table.resident_bytes))
     if max(most, table.start_bytes) > budget_bytes:
         name = trace.calls[decisions.runs[position].call].name
         raise infeasible("lower", budget_bytes, max(most, table.start_bytes), name)
