@@ -14,7 +14,8 @@ from pathlib import Path
 import click
 import numpy as np
 
-from ooctrain.cli.options import Workload, file_option, json_option, options_of, workload_options
+from ooctrain.cli.options import file_option, json_option, options_of
+from ooctrain.cli.step_options import Workload, workload_options
 from ooctrain.cli.terminal import make_console
 from ooctrain.cli.training import make_trainer
 from ooctrain.cli.workload import Task, make_task

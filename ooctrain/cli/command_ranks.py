@@ -19,10 +19,10 @@ from dataclasses import asdict, replace
 import numpy as np
 
 from ooctrain.cli import exit_status
-from ooctrain.cli.options import RankOptions
 from ooctrain.cli.output_streams import say
 from ooctrain.cli.run.run_files import config_of
 from ooctrain.cli.run.run_record import RunOptions
+from ooctrain.cli.step_options import RankOptions
 from ooctrain.cli.training import tilings_of
 from ooctrain.cli.workload import Task
 from ooctrain.data.dataset import Dataset, take

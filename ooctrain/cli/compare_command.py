@@ -20,15 +20,8 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 
 from ooctrain.cli import DOES_NOT_FIT, DONE, FAILED
-from ooctrain.cli.options import (
-    POSITIVE,
-    Workload,
-    file_option,
-    json_option,
-    list_option,
-    options_of,
-    parse_rate,
-)
+from ooctrain.cli.options import POSITIVE, file_option, json_option, list_option, options_of
+from ooctrain.cli.step_options import Workload, parse_rate
 from ooctrain.cli.terminal import make_console
 from ooctrain.cli.values import OneOf, UserPath
 from ooctrain.errors import ConfigError

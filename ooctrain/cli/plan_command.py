@@ -24,14 +24,9 @@ from ooctrain.cli.advice import (
     describe_change,
     need_of,
 )
-from ooctrain.cli.options import (
-    POSITIVE,
-    Workload,
-    file_option,
-    json_option,
-    step_options,
-)
+from ooctrain.cli.options import POSITIVE, file_option, json_option
 from ooctrain.cli.step_limits import limits, promise_rows
+from ooctrain.cli.step_options import Workload, step_options
 from ooctrain.cli.terminal import make_console
 from ooctrain.cli.workload import (
     as_on,

@@ -17,7 +17,6 @@ import click
 from ooctrain.cli.options import gathered
 from ooctrain.cli.terminal import lanes_on, make_console
 from ooctrain.cli.values import OutputFile, UserPath
-from ooctrain.execution.settings import option
 from ooctrain.report.numbers_file import write_bytes, write_file
 from ooctrain.report.page import listed_of, step_page
 from ooctrain.report.perfetto import perfetto_trace
@@ -27,6 +26,7 @@ from ooctrain.report.step import step_svg
 from ooctrain.report.text import facts, timeline_rows
 from ooctrain.report.waits import peak_of, waits_of
 from ooctrain.sched.list_text import first_difference
+from ooctrain.step.option import option
 from ooctrain.units import format_bytes, format_us
 
 

@@ -18,7 +18,6 @@ from ooctrain.activity import doing
 from ooctrain.cli.options import ALLOCATORS_TEXT, gathered, json_option
 from ooctrain.cli.terminal import make_console
 from ooctrain.cli.values import OneOf, OutputFile
-from ooctrain.execution.settings import option
 from ooctrain.experiments.paper_000.architectures import architectures
 from ooctrain.experiments.paper_000.fragmentation import fragmentation
 from ooctrain.experiments.paper_000.table1 import table1
@@ -31,6 +30,7 @@ from ooctrain.experiments.paper_004.split_accuracy import split_accuracy
 from ooctrain.experiments.paper_004.split_hmms import split_hmms
 from ooctrain.experiments.reproducing import Experiment, Wanted
 from ooctrain.report.numbers_file import write_numbers
+from ooctrain.step.option import option
 from ooctrain.step.presets import cache_base
 from ooctrain.units import parse_bytes
 

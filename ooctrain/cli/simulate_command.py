@@ -11,8 +11,9 @@ import click
 
 from ooctrain.api import load_plan
 from ooctrain.api import plan as make_plan
-from ooctrain.cli.options import Workload, json_option, step_options
+from ooctrain.cli.options import json_option
 from ooctrain.cli.step_limits import Limits, limits
+from ooctrain.cli.step_options import Workload, step_options
 from ooctrain.cli.terminal import lanes_on, make_console
 from ooctrain.cli.workload import (
     as_on,

@@ -27,15 +27,7 @@ from ooctrain.cli.command_ranks import (
 )
 from ooctrain.cli.launch import launch
 from ooctrain.cli.live import Lines, shown
-from ooctrain.cli.options import (
-    Extent,
-    RankOptions,
-    Workload,
-    file_option,
-    gathered,
-    json_option,
-    step_options,
-)
+from ooctrain.cli.options import file_option, gathered, json_option
 from ooctrain.cli.run.kept_promise import expect_kept
 from ooctrain.cli.run.run_files import (
     changes,
@@ -52,6 +44,7 @@ from ooctrain.cli.run.run_record import (
     TrainingRun,
 )  # fmt: skip
 from ooctrain.cli.run.train_rows import plan_rows, summary_rows, task_rows
+from ooctrain.cli.step_options import Extent, RankOptions, Workload, step_options
 from ooctrain.cli.stepping import Stepping
 from ooctrain.cli.terminal import make_console
 from ooctrain.cli.workload import (
@@ -68,10 +61,11 @@ from ooctrain.errors import ConfigError
 from ooctrain.execution.checkpoint import only_writer
 from ooctrain.execution.placement import allocation_log
 from ooctrain.execution.prepared_step import PreparedStep
-from ooctrain.execution.settings import Options, option
+from ooctrain.execution.settings import Options
 from ooctrain.report.numbers_file import write_numbers
 from ooctrain.report.record import NOT_DRAWN, drawing
 from ooctrain.report.text import facts
+from ooctrain.step.option import option
 from ooctrain.train import Trainer
 
 JSON_VERSION = 1

@@ -21,7 +21,6 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from ooctrain.cli.options import Extent, Workload
 from ooctrain.cli.run.run_files import (
     epochs_of_rates,
     learning_rate,
@@ -31,6 +30,7 @@ from ooctrain.cli.run.run_files import (
 )
 from ooctrain.cli.run.run_record import WARMUP_STEPS, EpochEnd, RunRecord, TrainingRun
 from ooctrain.cli.schedules import RunLength, find_schedule
+from ooctrain.cli.step_options import Extent, Workload
 from ooctrain.cli.workload import Task, make_task
 from ooctrain.data import DataLoader
 from ooctrain.distributed.ranks import Ranks

@@ -15,7 +15,7 @@ import numpy as np
 
 from ooctrain import data
 from ooctrain.api import split_by_words
-from ooctrain.cli.options import Workload
+from ooctrain.cli.step_options import Workload
 from ooctrain.data import Augmentation, Dataset, Shape
 from ooctrain.devices.spill import look_at
 from ooctrain.engine.autograd import manual_seed

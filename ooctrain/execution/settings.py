@@ -10,10 +10,9 @@ checked without a trace is checked here; all else is found when the step is prep
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, fields
 from os import PathLike
-from typing import Any
 
 from ooctrain.alloc.registry import AllocatorChoice, choose_allocator
 from ooctrain.devices.cpu.host_vm import PAGE_BYTES, why_no_virtual_memory
@@ -27,6 +26,7 @@ from ooctrain.sched.planning.effort import EVALUATIONS, Effort
 from ooctrain.sched.planning.planner import Planner, check_evaluations
 from ooctrain.step.arguments import checked
 from ooctrain.step.machine import Machine
+from ooctrain.step.option import option
 from ooctrain.step.presets import DEVICES, on_disk, usable_cores, with_link
 from ooctrain.step.presets import machine as find_machine
 from ooctrain.step.trace import Trace
@@ -35,41 +35,6 @@ DEFAULT_REWRITES = ("fuse", "share_storage")
 #: Seeds are written to checkpoints as numbers of 64 bits.
 MAX_SEED = (1 << 63) - 1
 MOST_THREADS = 1024
-#: In a field's metadata: what a command needs to know of it.
-TYPED = "typed"
-
-
-@dataclass(frozen=True, slots=True)
-class Typed:
-    """How a field of a dataclass is typed behind a command.
-
-    Args:
-        text: what `--help` says of it.
-        flag: without dashes; "": the field's name.
-        metavar: what stands for its value in `--help`; None: its kind.
-        shown: whether `--help` says the default.
-        least, most: of a whole number.
-        example: of a number above 0.
-        choices: all words that it can be.
-        folder: whether it is the path of one.
-        kind: another kind of value, as `click` knows kinds.
-    """
-
-    text: str | None
-    flag: str = ""
-    metavar: str | None = None
-    shown: bool = False
-    least: int | None = None
-    most: int | None = None
-    example: float | None = None
-    choices: tuple[str, ...] = ()
-    folder: bool = False
-    kind: Any = None
-
-
-def option(default: Any, text: str | None, **how: Any) -> Any:
-    """A field with its default, and how it is typed, as `Typed` has it."""
-    return field(default=default, metadata={TYPED: Typed(text, **how)})
 
 
 @checked
@@ -271,11 +236,3 @@ class Options(Settings):
     def settings(self) -> Settings:
         """How a step is run, once it is traced."""
         return Settings(**{each.name: getattr(self, each.name) for each in fields(Settings)})
-
-
-def typed_fields(kind: type) -> Mapping[str, tuple[Typed, Any]]:
-    """{name: how it is typed, its default} of the fields of a dataclass that a command can take."""
-    return {
-        each.name: (each.metadata[TYPED], each.default)
-        for each in fields(kind) if TYPED in each.metadata
-    }  # fmt: skip

@@ -33,18 +33,12 @@ from ooctrain.cli import COMMANDS, calibrate_command, command_ranks, main
 from ooctrain.cli.advice import FitQuestion, changes_that_fit, need_of
 from ooctrain.cli.command_ranks import agree_on_run, is_compared_on_all, rank_rows, with_cores
 from ooctrain.cli.live import Lines, Redrawn, shown_every
-from ooctrain.cli.options import (
-    Extent,
-    RankOptions,
-    Workload,
-    options_from,
-    parse_rate,
-    split_names,
-)
+from ooctrain.cli.options import split_names
 from ooctrain.cli.run.kept_promise import counted_rows, expect_kept
 from ooctrain.cli.run.run_record import EpochEnd, RunOptions, RunRecord, TrainingRun, typical_us
 from ooctrain.cli.run.train_rows import plan_rows, summary_rows, task_rows
 from ooctrain.cli.schedules import SCHEDULES, RunLength, depends_on_the_end, find_schedule
+from ooctrain.cli.step_options import Extent, RankOptions, Workload, options_from, parse_rate
 from ooctrain.cli.workload import (
     find_machine,
     host_rows,

@@ -19,7 +19,7 @@ import pytest
 from support import known
 
 import ooctrain
-from ooctrain.cli.options import Extent, RankOptions, Workload
+from ooctrain.cli.step_options import Extent, RankOptions, Workload
 from ooctrain.cli.train_command import Looking
 from ooctrain.execution.settings import Options
 from ooctrain.models import MODELS

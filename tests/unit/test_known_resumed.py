@@ -15,7 +15,6 @@ import pytest
 from support import known
 
 from ooctrain import nn, optim
-from ooctrain.cli.options import Extent, Workload
 from ooctrain.cli.run.run_files import (
     changes,
     config_of,
@@ -28,6 +27,7 @@ from ooctrain.cli.run.run_files import (
 )
 from ooctrain.cli.run.run_record import RunOptions, RunRecord, TrainingRun
 from ooctrain.cli.schedules import RunLength, find_schedule
+from ooctrain.cli.step_options import Extent, Workload
 from ooctrain.data.dataset import DataIdentity
 from ooctrain.errors import CheckpointError, ConfigError
 from ooctrain.execution.checkpoint import RunState

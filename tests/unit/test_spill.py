@@ -27,7 +27,7 @@ from support.spilling import (
 )
 
 from ooctrain.cli import workload
-from ooctrain.cli.options import options_from
+from ooctrain.cli.step_options import options_from
 from ooctrain.cli.workload import host_rows
 from ooctrain.devices import spill as rooms
 from ooctrain.devices.cpu.copy_engine import CopyLink

@@ -147,8 +147,9 @@ BUGS = {
         f"for path in (*readable, {tempfile.gettempdir()!r}):\n        show(path)",
         "a folder (namespaces)"),
     "memory is not limited": There(
-        "process_limits.py", "(resource.RLIMIT_AS, MEMORY_BYTES), (resource.RLIMIT_DATA, MEMORY_BYTES),",
-        "", "memory"),
+        "process_limits.py",
+        "(resource.RLIMIT_AS, MEMORY_BYTES), (resource.RLIMIT_DATA, MEMORY_BYTES),", "",
+        "memory"),
     "files are not limited": There(
         "process_limits.py", "(resource.RLIMIT_FSIZE, FILE_BYTES), ", "", "output"),
     "the library's planners are not named": There(

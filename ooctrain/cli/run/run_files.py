@@ -13,9 +13,9 @@ from collections.abc import Mapping
 from functools import partial
 from typing import Any, TypeGuard
 
-from ooctrain.cli.options import Workload
 from ooctrain.cli.run.run_record import RunOptions, TrainingRun
 from ooctrain.cli.schedules import SCHEDULES, depends_on_the_end
+from ooctrain.cli.step_options import Workload
 from ooctrain.cli.workload import stem_that_takes
 from ooctrain.data import DataLoader, identity_of
 from ooctrain.data.data_sets import same_source

@@ -10,7 +10,7 @@ from collections import deque
 from dataclasses import dataclass, field
 from statistics import median
 
-from ooctrain.cli.options import Extent, Workload
+from ooctrain.cli.step_options import Extent, Workload
 from ooctrain.cli.workload import Task
 from ooctrain.data import DataIdentity
 from ooctrain.devices.cpu.process_memory import MemoryWatch

@@ -1,10 +1,11 @@
 """A filter of system calls: the kernel refuses those that a planner never needs.
 
-Starting a process, signalling another one, reading its memory, changing what is known of a file,
-opening a socket and asking for other rights each take a system call. With the filter in force these calls fail with EPERM (starting
-a thread is still allowed), and the filter cannot be removed. It needs no privilege. Sources:
-seccomp(2), linux/seccomp.h, linux/filter.h; arch/x86/entry/syscalls and asm-generic/unistd.h for
-the numbers. Read next: `landlock.py`, `namespaces.py`.
+Starting a process, signalling another one, reading its memory, changing a file's owner, mode or
+times, opening a socket and asking for other rights each take a system call. With the filter in
+force these calls fail with EPERM (starting a thread is still allowed), and the filter cannot be
+removed. It needs no privilege. Sources: seccomp(2), linux/seccomp.h, linux/filter.h;
+arch/x86/entry/syscalls and asm-generic/unistd.h for the numbers. Read next: `landlock.py`,
+`namespaces.py`.
 """
 
 from __future__ import annotations
