@@ -93,6 +93,7 @@ _NAMES = {
     "rewrite": ("rewrites",),
     "rewrite.tile": ("tile",),
     "execution.planners": ("planners",),
+    "execution.settings": ("Options",),
     "execution.weights": ("load", "save"),
     "sched.schedule": ("Granule", "LowerBound", "Plan", "Schedule"),
     "sched.timeline": ("Timeline",),
@@ -176,6 +177,7 @@ if TYPE_CHECKING:  # "x as x" is how a type checker knows that a name is public
     from ooctrain.errors import ScheduleError as ScheduleError
     from ooctrain.execution.placement import allocation_log as allocation_log
     from ooctrain.execution.planners import planners as planners
+    from ooctrain.execution.settings import Options as Options
     from ooctrain.execution.weights import load as load
     from ooctrain.execution.weights import save as save
     from ooctrain.functional import bmm as bmm

@@ -13,18 +13,15 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Generator, Hashable, Iterable, Mapping, Sequence, Sized
 from contextlib import closing
+from dataclasses import replace
 from functools import partial
-from os import PathLike
 from typing import Annotated, Any, NoReturn, TypeVar
 from weakref import WeakSet
 
 import numpy as np
 
-from ooctrain.devices.interface import Debug
-from ooctrain.devices.spill import Spill, as_spill
 from ooctrain.distributed.agreement import agree_on_step
 from ooctrain.distributed.ranks import Ranks
-from ooctrain.engine.clip import Clip
 from ooctrain.engine.draws import expect_the_same
 from ooctrain.engine.fingerprint import Place, described
 from ooctrain.engine.incore import named_tensors
@@ -48,18 +45,16 @@ from ooctrain.execution.seen import (
     warn_of_strangers,
 )
 from ooctrain.execution.sessions import Images, as_images, expect_batch, input_values
-from ooctrain.execution.settings import DEFAULT_REWRITES, Settings
+from ooctrain.execution.settings import Options
 from ooctrain.execution.step_cache import StepCache
 from ooctrain.nn.named_losses import Loss
 from ooctrain.optim import LRScheduler, Optimizer, ReduceLROnPlateau
 from ooctrain.optim.schedules.scheduler import expect_schedule_of
-from ooctrain.sched.planning.effort import EVALUATIONS
 from ooctrain.sched.planning.planner import Planner
 from ooctrain.sched.schedule import Plan
 from ooctrain.sched.timeline import Timeline
 from ooctrain.step.arguments import Taker, checked, checked_but
 from ooctrain.step.blocks import put_together
-from ooctrain.step.machine import Machine
 from ooctrain.step.op import Scalars
 from ooctrain.step.trace import Trace
 from ooctrain.step.user_values import as_target
@@ -107,22 +102,14 @@ class Trainer:
         loss: "cross_entropy", "mse", "l1" or a function of (output, target); a target with the
             shape of the output is float32, others are class numbers.
         optimizer: one of `optim`, or by name (`optim/algorithms.py`); "sgd" has momentum 0.9.
-        budget: budget of everything on the device: bytes, "512MiB", "25%"; None: train in-core. A
-            percentage is that of the largest step that was trained; before the first one, an
-            evaluation has that of the step which would train its batch.
+        budget: budget of everything on the device: bytes, "512MiB", "25%"; None: train in-core.
         planner, allocator, device: by name, with parameters.
-        accumulate: parts that a batch goes through in; loss and gradients are those of the batch.
-        threads, machine, link_bandwidth, host_budget, seed, debug, time_limit_s, evaluations,
-            rewrites: see `settings.Settings`; link_bandwidth in bytes per microsecond.
-        spill: a folder on a disk, where the host slab lies; or a `Spill` (docs/spill.md).
-        conv_algorithm: "auto", or see `oc.trace`.
-        allow_tf32: see `oc.trace`.
-        memory: in place of budget and host_budget: "4GiB" for all that the process holds, as the
-            system counts it; `prepared.promise` has its parts.
+        accumulate: parts that a batch goes through in.
         ranks: `oc.distributed.world()`: each process trains with a part of every batch, and `step`
             takes that part; None: this process is alone.
-        clip: `engine.clip.ClipNorm`, `ClipEach` or a number for the norm; of the gradients of all
-            the model's parameters that require one.
+        options: how steps are traced, planned and run; `Options` has them all.
+        others: more of them by name, such as `memory="4GiB"` or `threads=2`. What is given by its
+            name counts before what `options` has; of those above None means that it is not given.
 
     Attributes:
         prepared: the last training step's plan and what it needs; None before the first.
@@ -135,26 +122,22 @@ class Trainer:
 
     def __init__(
         self, model: Module, loss: str | Loss = "cross_entropy",
-        optimizer: str | Optimizer | None = None,
-        budget: int | str | None = None, planner: str | Planner = "auto", allocator: str = "va",
-        device: str = "cpu", accumulate: int = 1, *, threads: int | None = None,
-        machine: str | Machine | None = None, link_bandwidth: float | None = None,
-        host_budget: int | str | None = None, conv_algorithm: str = "auto", seed: int = 0,
-        clip: Clip | float | None = None, debug: Debug | None = None, allow_tf32: bool = False,
-        time_limit_s: float | None = None, evaluations: int | None = EVALUATIONS,
-        rewrites: Sequence[str] = DEFAULT_REWRITES, ranks: Ranks | None = None,
-        memory: int | str | None = None, spill: Spill | str | PathLike[str] | None = None,
+        optimizer: str | Optimizer | None = None, budget: int | str | None = None,
+        planner: str | Planner | None = None, allocator: str | None = None,
+        device: str | None = None, accumulate: int | None = None, *, ranks: Ranks | None = None,
+        options: Options | None = None, **others: Any,
     ):  # fmt: skip
         self.model, self.loss = model, loss
         self.optimizer = named_optimizer(optimizer or "sgd", model)
-        self.settings = Settings(
-            budget=budget, planner=planner, allocator=allocator, device=device, threads=threads,
-            machine=machine, link_bytes_per_us=link_bandwidth, host_budget=host_budget, seed=seed,
-            debug=debug or Debug(), time_limit_s=time_limit_s, evaluations=evaluations,
-            rewrites=tuple(rewrites), memory=memory, spill=as_spill(spill),
-        )  # fmt: skip
-        self.accumulate, self.conv_algorithm, self.clip = accumulate, conv_algorithm, clip
-        self.allow_tf32, self.ranks = allow_tf32, ranks
+        first: dict[str, Any] = {
+            "budget": budget, "planner": planner, "allocator": allocator, "device": device,
+            "accumulate": accumulate,
+        }  # fmt: skip
+        given = {name: value for name, value in first.items() if value is not None}
+        how = replace(options or Options(), **given, **others)
+        self.settings, self.ranks = how.settings, ranks
+        self.accumulate, self.conv_algorithm = how.accumulate, how.conv_algorithm
+        self.allow_tf32, self.clip = how.allow_tf32, how.clip
         self._last: StepResult | None = None
         self._messages: Sequence[tuple[int, int, int]] = ()
         self.prepared: PreparedStep | None = None
@@ -611,7 +594,8 @@ class Trainer:
     def _finished(self, work: Callable[[], R]) -> R:
         """Does work that an interrupt waits for; where it is stepped through, in this thread, which
         may ask a user."""
-        stepped = self.settings.debug.before is not None
+        debug = self.settings.debug
+        stepped = debug is not None and debug.before is not None
         return work() if stepped else self._residence.finisher.do(work, self._leaves)
 
     def _manner(self) -> Manner:

@@ -14,21 +14,16 @@ from pathlib import Path
 import click
 import numpy as np
 
-from ooctrain.cli.options import (
-    MemoryOptions,
-    Workload,
-    file_option,
-    json_option,
-    spill_option,
-    workload_options,
-)
+from ooctrain.cli.options import file_option, json_option, options_of
+from ooctrain.cli.step_options import Workload, workload_options
 from ooctrain.cli.terminal import make_console
 from ooctrain.cli.training import make_trainer
-from ooctrain.cli.workload import Task, make_task, threads_of
+from ooctrain.cli.workload import Task, make_task
 from ooctrain.data.dataset import Batch, take
 from ooctrain.data.synthetic import Synthetic, SyntheticImages, SyntheticPixels
 from ooctrain.devices.cuda import open as cuda_open
 from ooctrain.errors import ConfigError
+from ooctrain.execution.settings import Options
 from ooctrain.machine.calibrate import calibrate as measure
 from ooctrain.machine.disk_speed import measure_disk
 from ooctrain.report.numbers_file import write_numbers
@@ -38,30 +33,25 @@ from ooctrain.step.presets import calibration_path, load_calibration, save_calib
 from ooctrain.units import MIB, format_us
 
 JSON_VERSION = 1
-IN_CORE = MemoryOptions(
-    budget=None, host_budget=None, planner="auto", allocator="va", machine="cpu-generic",
-    link_bandwidth=None, evaluations=None, time_limit=None,
-    rewrites=[],
-)  # fmt: skip
 
 
 @click.command()
 @workload_options
 @file_option("--output", text="Where to; default: the cache folder.")
-@spill_option
+@options_of(Options, "spill")
 @json_option
-def calibrate(
-    workload: Workload, output: str | None, spill: str | None, json_path: str | None
-) -> None:
+def calibrate(workload: Workload, how: Options, output: str | None, json_path: str | None) -> None:
     """Measure this machine with steps of MODEL, and save the result."""
-    path = Path(output) if output else calibration_path(workload.device)
-    disk = None if spill is None else measure_disk(spill)  # first: a folder may be none
-    task = make_task(workload)
+    path = Path(output) if output else calibration_path(how.device)
+    disk = (
+        None if how.disk is None else measure_disk(how.disk.folder)
+    )  # first: a folder may be none
+    task = make_task(workload, how.seed)
     images, labels = _first_batch(task)
-    name = f"{platform.node() or 'this machine'}, {_processor(workload)}"
+    name = f"{platform.node() or 'this machine'}, {_processor(how)}"
     # A learning rate this small keeps the loss finite whatever the images are.
-    steady = replace(workload, lr=1e-6)
-    with make_trainer(task, steady, IN_CORE, in_core=True) as trainer:
+    steady, bare = replace(workload, lr=1e-6), replace(how, machine="cpu-generic")
+    with make_trainer(task, steady, bare, in_core=True) as trainer:
         measured = measure(trainer, images, labels, name)
     known = _known(path, name)
     if known is not None:
@@ -83,10 +73,10 @@ def _first_batch(task: Task) -> Batch:
     return take(dataset, np.arange(task.batch))
 
 
-def _processor(workload: Workload) -> str:
+def _processor(how: Options) -> str:
     """What computes: the number of threads, or the GPU by its name."""
-    if workload.device == "cpu":
-        return f"{threads_of(workload)} threads"
+    if how.device == "cpu":
+        return f"{how.thread_count} threads"
     return cuda_open.look_at_gpu().name
 
 

@@ -19,16 +19,17 @@ from dataclasses import asdict, replace
 import numpy as np
 
 from ooctrain.cli import exit_status
-from ooctrain.cli.options import RankOptions, Workload
 from ooctrain.cli.output_streams import say
 from ooctrain.cli.run.run_files import config_of
 from ooctrain.cli.run.run_record import RunOptions
+from ooctrain.cli.step_options import RankOptions
 from ooctrain.cli.training import tilings_of
 from ooctrain.cli.workload import Task
 from ooctrain.data.dataset import Dataset, take
 from ooctrain.distributed.mpi import launched_ranks, launcher_of_ranks, world
 from ooctrain.distributed.ranks import Ranks
 from ooctrain.errors import ConfigError, OoctrainError
+from ooctrain.execution.settings import Options
 from ooctrain.step.presets import usable_cores
 from ooctrain.train import Trainer
 from ooctrain.units import format_bytes
@@ -65,11 +66,11 @@ def ranks_of_run(shared: RankOptions) -> Iterator[Ranks | None]:
         ranks.abort()
 
 
-def with_cores(workload: Workload, ranks: Ranks | None) -> Workload:
-    """The workload with an equal part of this machine's cores, unless threads were requested."""
-    if ranks is None or workload.threads is not None:
-        return workload
-    return replace(workload, threads=max(1, usable_cores() // launcher_of_ranks()))
+def with_cores(how: Options, ranks: Ranks | None) -> Options:
+    """The options with an equal part of this machine's cores, unless threads were requested."""
+    if ranks is None or how.threads is not None:
+        return how
+    return replace(how, threads=max(1, usable_cores() // launcher_of_ranks()))
 
 
 def agree_on_run(ranks: Ranks, options: RunOptions, task: Task, *, verify: bool) -> None:
@@ -79,8 +80,9 @@ def agree_on_run(ranks: Ranks, options: RunOptions, task: Task, *, verify: bool)
         RanksDiffer: on all ranks.
         ConfigError: a batch that cannot be cut; or bits to compare that are not those of one rank.
     """
-    facts = config_of(options) | asdict(options.extent) | asdict(options.memory)
-    facts |= {"device": options.workload.device, "verify": verify, "images": _seen_of(task.train)}
+    facts = config_of(options) | asdict(options.extent) | asdict(options.how)
+    del facts["threads"]  # those of a rank's own machine
+    facts |= {"verify": verify, "images": _seen_of(task.train)}
     ranks.agree(facts)
     ranks.part_of(options.workload.batch)
     if verify and ranks.sync_batch_norm:

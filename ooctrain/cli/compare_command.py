@@ -13,33 +13,20 @@ import json
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
+from typing import Any
 
 import click
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
 from ooctrain.cli import DOES_NOT_FIT, DONE, FAILED
-from ooctrain.cli.options import (
-    POSITIVE,
-    accumulate_option,
-    classes_option,
-    evaluations_option,
-    file_option,
-    host_budget_option,
-    json_option,
-    link_bandwidth_option,
-    list_option,
-    optimizer_option,
-    rewrite_option,
-    seed_option,
-    split_option,
-    time_limit_option,
-)
+from ooctrain.cli.options import POSITIVE, file_option, json_option, list_option, options_of
+from ooctrain.cli.step_options import Workload, parse_rate
 from ooctrain.cli.terminal import make_console
 from ooctrain.cli.values import OneOf, UserPath
-from ooctrain.cli.workload import parse_rate
 from ooctrain.errors import ConfigError
 from ooctrain.execution.planners import get_planner, planners
+from ooctrain.execution.settings import Options
 from ooctrain.experiments.compare import (
     BOUNDS,
     CompareCase,
@@ -80,16 +67,18 @@ DEFAULT_MACHINES = "v100-pcie,v100-32gb-nvlink"
               "that only offload; a search over those that copy nothing to the host "
               "(--host-budget 0), or run only the forward pass again, too; or the simple bounds.",
               )  # fmt: skip
-@classes_option
-@optimizer_option
-@accumulate_option
-@host_budget_option
-@link_bandwidth_option
-@evaluations_option("as many as it makes by itself")
-@time_limit_option
-@seed_option("Of planners that draw random numbers.")
-@rewrite_option
-@split_option
+@options_of(Workload, "classes", "optimizer")
+@options_of(Options, "accumulate", "host_budget", "link_bandwidth")
+@options_of(
+    Options,
+    "evaluations",
+    default=None,
+    text="Effort of a searching planner, a few lists each; default: as many as it makes by itself.",
+)
+@options_of(Options, "time_limit_s")
+@options_of(Options, "seed", text="Of planners that draw random numbers.")
+@options_of(Options, "rewrites")
+@options_of(Workload, "split")
 @click.option(
     "--jobs", type=POSITIVE, help="Processes; default: one for each core, or all ranks of mpiexec."
 )
@@ -106,24 +95,21 @@ DEFAULT_MACHINES = "v100-pcie,v100-32gb-nvlink"
 @json_option
 def compare(
     models: tuple[str, ...], planners: list[str], budgets: list[str], machines: list[str],
-    batches: list[str], image_sizes: list[str], granule: str, bound: str, classes: int | None,
-    optimizer: str, accumulate: int, host_budget: str | None, link_bandwidth: str | None,
-    evaluations: int | None, time_limit: float | None, seed: int, rewrites: list[str], split: str,
-    jobs: int | None, keep: str | None, fresh: bool, csv_path: str | None,
-    markdown_path: str | None, figure_path: str | None, json_path: str | None,
+    batches: list[str], image_sizes: list[str], granule: str, bound: str,
+    link_bandwidth: str | None, rewrites: list[str], jobs: int | None, keep: str | None,
+    fresh: bool, csv_path: str | None, markdown_path: str | None, figure_path: str | None,
+    json_path: str | None, **same: Any,
 ) -> int:  # fmt: skip
     """Compare planners on MODEL..., simulated, with a bound for each cell."""
-    _require_known(models, machines, budgets, classes)
+    _require_known(models, machines, budgets, same["classes"])
     sizes = _numbers(image_sizes, "image size") if image_sizes else (None,)
     shapes = list(itertools.product(_numbers(batches, "batch"), sizes))
     granule_bytes = parse_bytes(granule, what="granule")
     link_rate = None if link_bandwidth is None else parse_rate(link_bandwidth)
     wanted = [
         replace(
-            case, granule_bytes=granule_bytes, bound=bound, evaluations=evaluations,
-            time_limit_s=time_limit, seed=seed,
-            host_budget=host_budget, link_bytes_per_us=link_rate, optimizer=optimizer,
-            accumulate=accumulate, rewrites=tuple(rewrites), split=split, classes=classes,
+            case, granule_bytes=granule_bytes, bound=bound, link_bytes_per_us=link_rate,
+            rewrites=tuple(rewrites), **same,
         )
         for case in cases(models, shapes, machines, budgets, _planners(planners))
     ]  # fmt: skip

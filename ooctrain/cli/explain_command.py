@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import click
 
-from ooctrain.cli.options import json_option, rewrite_option
+from ooctrain.cli.options import json_option, options_of
+from ooctrain.execution.settings import Options
 from ooctrain.explain import all_codes, explain_code, find_code
 from ooctrain.report.numbers_file import write_numbers
 from ooctrain.rewrite import keeps_of
@@ -19,7 +20,7 @@ JSON_VERSION = 1
 
 @click.command()
 @click.argument("code", required=False)
-@rewrite_option
+@options_of(Options, "rewrites")
 @json_option
 def explain(code: str | None, rewrites: list[str], json_path: str | None) -> None:
     """Explain an error code (OOC-120), a rule of the verifier (R203), a law of allocators (P8), an

@@ -19,7 +19,7 @@ from rich.text import Text
 
 from ooctrain.cli import BELOW, DONE
 from ooctrain.cli.grade_class import ClassOptions, grade_all
-from ooctrain.cli.options import json_option, seed_option
+from ooctrain.cli.options import json_option, options_of
 from ooctrain.cli.terminal import make_console
 from ooctrain.cli.values import OutputFile, UserPath, WholeNumber
 from ooctrain.course.assignments import folder_of
@@ -31,6 +31,7 @@ from ooctrain.course.handed_in import file_of
 from ooctrain.course.isolation import in_words
 from ooctrain.course.rubric import RUBRIC, read_rubric
 from ooctrain.errors import ConfigError
+from ooctrain.execution.settings import Options
 from ooctrain.plugins import refuse_path
 from ooctrain.report.numbers_file import write_numbers
 from ooctrain.report.text import plain_table
@@ -41,7 +42,7 @@ JSON_VERSION = 1
 @click.command()
 @click.argument("assignment", metavar="ASSIGNMENT", type=click.Path())
 @click.argument("submission", metavar="[FILE.py:CLASS | FILE | FOLDER]", required=False)
-@seed_option("Of the laws' random cases; one of your own makes them unknown.")
+@options_of(Options, "seed", text="Of the laws' random cases; one of your own makes them unknown.")
 @json_option
 @click.option(
     "--gradescope", type=OutputFile(), help="Also write the grade as Gradescope's results.json."

@@ -20,8 +20,8 @@ from rich.console import Console, Group, RenderableType
 from rich.live import Live
 from rich.text import Text
 
-from ooctrain.cli.options import Extent
 from ooctrain.cli.run.run_record import WARMUP_STEPS, TrainingRun
+from ooctrain.cli.step_options import Extent
 from ooctrain.cli.terminal import bar_blocks
 from ooctrain.report.holdings import held_at_peak
 from ooctrain.report.text import flowing, lanes, memory_bar, spark

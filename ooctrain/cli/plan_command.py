@@ -24,16 +24,9 @@ from ooctrain.cli.advice import (
     describe_change,
     need_of,
 )
-from ooctrain.cli.options import (
-    POSITIVE,
-    MemoryOptions,
-    Workload,
-    file_option,
-    json_option,
-    memory_options,
-    workload_options,
-)
+from ooctrain.cli.options import POSITIVE, file_option, json_option
 from ooctrain.cli.step_limits import limits, promise_rows
+from ooctrain.cli.step_options import Workload, step_options
 from ooctrain.cli.terminal import make_console
 from ooctrain.cli.workload import (
     as_on,
@@ -47,9 +40,9 @@ from ooctrain.cli.workload import (
 from ooctrain.errors import DoesNotFit, Infeasible
 from ooctrain.execution.fit import exactly
 from ooctrain.execution.placement import allocation_log, reserved_peak
-from ooctrain.execution.planners import get_planner, planners
+from ooctrain.execution.planners import as_planner, get_planner, planners
 from ooctrain.execution.promise import Promise
-from ooctrain.execution.settings import DEFAULT_REWRITES, Settings
+from ooctrain.execution.settings import DEFAULT_REWRITES, Options, Settings
 from ooctrain.report.layer_costs import layer_rows
 from ooctrain.report.numbers_file import write_numbers
 from ooctrain.report.record import NOT_DRAWN, drawing
@@ -64,7 +57,6 @@ from ooctrain.report.text import (
 from ooctrain.rewrite import apply_rewrites
 from ooctrain.sched.planners.registry import PLANNERS
 from ooctrain.sched.planners.tflms_hybrid import TflmsHybrid
-from ooctrain.sched.planning.effort import EVALUATIONS
 from ooctrain.sched.schedule import Plan
 from ooctrain.sched.simulate import simulate
 from ooctrain.sched.timeline import Timeline
@@ -78,8 +70,7 @@ _AGAIN = "`train` plans with less, until it fits"
 
 
 @click.command()
-@workload_options
-@memory_options
+@step_options
 @json_option
 @click.option("--depth", type=POSITIVE, default=2, show_default=True,
               help="Parts of a layer's name in the table.")  # fmt: skip
@@ -93,55 +84,54 @@ _AGAIN = "`train` plans with less, until it fits"
     help="Only print the checkpoints of planner tflms-hybrid: number, name, size.",
 )
 def plan(
-    workload: Workload, memory: MemoryOptions, json_path: str | None, depth: int,
-    plan_path: str | None, log_path: str | None, list_checkpoints: bool,
+    workload: Workload, how: Options, json_path: str | None, depth: int, plan_path: str | None,
+    log_path: str | None, list_checkpoints: bool,
 ) -> int:  # fmt: skip
     """Say what a training step of MODEL needs, and what fits."""
-    workload, console = as_on(workload, memory), make_console()
+    how, console = as_on(how), make_console()
     if list_checkpoints:
-        console.print(facts(_checkpoint_rows(workload, memory)))
+        console.print(facts(_checkpoint_rows(workload, how)))
         return DONE
     answer: Answer | None = None
     error: BaseException | None = None
     try:
-        answer = _answer(workload, memory)
+        answer = _answer(workload, how)
     except BaseException as caught:  # an interruption too: the file says why it has no numbers
         error = caught
         raise
     finally:
         if json_path:
-            content = _as_json(workload, memory, answer, error)
+            content = _as_json(workload, how, answer, error)
             write_numbers(json_path, content)
     console.print(layer_table(layer_rows(answer.trace, depth), console.width))
     console.print()
-    console.print(facts(_rows(workload, memory, answer)))
+    console.print(facts(_rows(workload, how, answer)))
     if answer.plan is None:
         return DOES_NOT_FIT
     if plan_path:
         answer.plan.save(plan_path)
         console.print(f"wrote {plan_path}")
     if log_path:
-        make_log(workload, memory, answer.plan, answer.question.budget_bytes).save(log_path)
+        make_log(workload, how, answer.plan, answer.question.budget_bytes).save(log_path)
         console.print(f"wrote {log_path}")
     return DONE
 
 
-def _checkpoint_rows(workload: Workload, memory: MemoryOptions) -> Rows:
-    named = get_planner(memory.planner)
+def _checkpoint_rows(workload: Workload, how: Options) -> Rows:
+    named = as_planner(how.planner)
     planner = named if isinstance(named, TflmsHybrid) else TflmsHybrid()
-    trace = apply_rewrites(make_trace(make_task(workload), workload), DEFAULT_REWRITES)
+    traced = make_trace(make_task(workload, how.seed), workload, how)
+    trace = apply_rewrites(traced, DEFAULT_REWRITES)
     return [
         (str(checkpoint.id), f"{checkpoint.name}  {format_bytes(checkpoint.size_bytes)}")
         for checkpoint in planner.checkpoints(trace)
     ]
 
 
-def make_log(
-    workload: Workload, memory: MemoryOptions, made: Plan, budget_bytes: int
-) -> AllocationLog:
+def make_log(workload: Workload, how: Options, made: Plan, budget_bytes: int) -> AllocationLog:
     """The allocation log of a plan."""
-    allocator = memory.allocator if made.schedule.granule.size_bytes > 1 else ""
-    about = f"{workload.model}, batch {workload.batch}, planner {memory.planner}"
+    allocator = how.allocator if made.schedule.granule.size_bytes > 1 else ""
+    about = f"{workload.model}, batch {workload.batch}, planner {how.planner}"
     log = allocation_log(made.trace, made.schedule, budget_bytes)
     return replace(log, allocator=allocator, about=about)
 
@@ -170,31 +160,31 @@ class Answer:
     promise: Promise | None = None
 
 
-def _answer(workload: Workload, memory: MemoryOptions) -> Answer:
-    task, machine = make_task(workload), find_machine(workload, memory)
-    original = make_trace(task, workload)
-    found = limits(memory, machine, original)
+def _answer(workload: Workload, how: Options) -> Answer:
+    task, machine = make_task(workload, how.seed), find_machine(how)
+    original = make_trace(task, workload, how)
+    found = limits(how, machine, original)
     step = found.step
 
     @cache
     def rewritten(batch: int) -> Trace:
         if batch == task.batch:
             return step.trace
-        return apply_rewrites(make_trace(task, workload, batch), step.rewrites)
+        return apply_rewrites(make_trace(task, workload, how, batch), step.rewrites)
 
     question = FitQuestion(
         rewritten, task.batch, found.budget_bytes, machine, step.granule,
-        found.host_budget_bytes, workload.seed,
+        found.host_budget_bytes, how.seed,
     )  # fmt: skip
     need = need_of(step.trace, machine, step.granule)
     try:
-        how = Settings(
-            planner=found.planner, host_budget=found.host_budget_bytes, seed=workload.seed,
-            time_limit_s=memory.time_limit, evaluations=memory.evaluations or EVALUATIONS,
+        asked = Settings(
+            planner=found.planner, host_budget=found.host_budget_bytes, seed=how.seed,
+            time_limit_s=how.time_limit_s, evaluations=how.evaluations,
         )  # fmt: skip
-        made = exactly(step, how, machine).at_or_refused(found.budget_bytes).plan
+        made = exactly(step, asked, machine).at_or_refused(found.budget_bytes).plan
     except Infeasible as refusal:
-        changes = _changes(question, refusal, memory, need)
+        changes = _changes(question, refusal, how, need)
         said = network_rows(task, workload)
         return Answer(step.trace, said, question, need, None, None, refusal, changes, found.promise)
     if rows := split_rows(task):
@@ -205,7 +195,7 @@ def _answer(workload: Workload, memory: MemoryOptions) -> Answer:
     return Answer(step.trace, rows, question, need, made, timeline, None, [], found.promise)
 
 
-def _rows(workload: Workload, memory: MemoryOptions, answer: Answer) -> Rows:
+def _rows(workload: Workload, how: Options, answer: Answer) -> Rows:
     question, need = answer.question, answer.need
     shape = " x ".join(map(str, whole_of("input", answer.trace.variables)[0]))
     machine = question.machine
@@ -216,17 +206,17 @@ def _rows(workload: Workload, memory: MemoryOptions, answer: Answer) -> Rows:
         ("step", f"{workload.model}, images {shape}, {workload.optimizer}"),
         *answer.network,
         ("machine", f"{machine.name}, {format_bytes(machine.device_bytes)}"),
-        *host_rows(memory, machine),
+        *host_rows(how, machine),
         ("in-core peak", f"{format_bytes(need.in_core_bytes)} at {need.peak_call}"),
         ("budgets", scale),
         ("budget", _budget_text(question, need)),
         *promise_rows(answer.promise),
     ]
     if answer.plan is not None and answer.timeline is not None:
-        placed = _placement_rows(memory, question, answer.plan)
+        placed = _placement_rows(how, question, answer.plan)
         return rows + _plan_rows(need, answer.plan, answer.timeline) + placed
     assert answer.refusal is not None
-    return rows + _refusal_rows(answer, answer.refusal, memory)
+    return rows + _refusal_rows(answer, answer.refusal, how)
 
 
 def _budget_text(question: FitQuestion, need: Need) -> str:
@@ -241,9 +231,9 @@ def _budget_text(question: FitQuestion, need: Need) -> str:
     return f"{size} ({part} of the peak): does not fit in-core by {format_bytes(over)}{beyond}"
 
 
-def _placement_rows(memory: MemoryOptions, question: FitQuestion, made: Plan) -> Rows:
+def _placement_rows(how: Options, question: FitQuestion, made: Plan) -> Rows:
     """How far the allocator's placement is from the least that any needs, where it can differ."""
-    choice = choose_allocator(memory.allocator, 2 * made.peak_bytes, binding=False)
+    choice = choose_allocator(how.allocator, 2 * made.peak_bytes, binding=False)
     if choice.granule.ranges:
         return []
     try:
@@ -274,10 +264,10 @@ def _plan_rows(need: Need, made: Plan, timeline: Timeline) -> Rows:
     return rows
 
 
-def _refusal_rows(answer: Answer, refusal: Infeasible, memory: MemoryOptions) -> Rows:
+def _refusal_rows(answer: Answer, refusal: Infeasible, how: Options) -> Rows:
     lacking = (refusal.minimum_bytes or 0) - answer.question.budget_bytes
     where = f" at {refusal.witness_call}" if refusal.witness_call else ""
-    text = f"does not fit with planner {memory.planner} by {format_bytes(lacking)}{where}"
+    text = f"does not fit with planner {how.planner} by {format_bytes(lacking)}{where}"
     verdict = text if lacking > 0 else f"does not fit: {refusal.what}"
     labels = ("fits with", *["or"] * len(answer.changes))
     fitting = list(zip(labels, map(describe_change, answer.changes), strict=False))
@@ -289,20 +279,18 @@ def _refusal_rows(answer: Answer, refusal: Infeasible, memory: MemoryOptions) ->
     return rows
 
 
-def _changes(
-    question: FitQuestion, refusal: Infeasible, memory: MemoryOptions, need: Need
-) -> list[Change]:
+def _changes(question: FitQuestion, refusal: Infeasible, how: Options, need: Need) -> list[Change]:
     # `auto` has asked the others already; integer programs take longer than an advice may.
-    names = () if memory.planner == "auto" else planners()
-    left_out = {"auto", "checkmate", "checkmate-lp", memory.planner}
+    names = () if how.planner == "auto" else planners()
+    left_out = {"auto", "checkmate", "checkmate-lp", how.planner}
     if question.budget_bytes < need.minimum_bytes:
         left_out |= set(PLANNERS)  # these run whole calls
     others = {name: get_planner(name) for name in names if name not in left_out}
-    return changes_that_fit(question, refusal, get_planner(memory.planner), others)
+    return changes_that_fit(question, refusal, as_planner(how.planner), others)
 
 
 def _as_json(
-    workload: Workload, memory: MemoryOptions, answer: Answer | None, error: BaseException | None
+    workload: Workload, how: Options, answer: Answer | None, error: BaseException | None
 ) -> dict[str, Any]:
     question, need = (answer.question, answer.need) if answer else (None, None)
     made, refusal = (answer.plan, answer.refusal) if answer else (None, None)
@@ -312,8 +300,8 @@ def _as_json(
         "version": JSON_VERSION,
         "model": workload.title,
         "batch": workload.batch,
-        "machine": question.machine.name if question else memory.machine,
-        "planner": memory.planner,
+        "machine": question.machine.name if question else how.machine,
+        "planner": how.planner,
         "budget_bytes": question.budget_bytes if question else None,
         "granule_bytes": question.granule.size_bytes if question else None,
         "incore_peak_bytes": need.in_core_bytes if need else None,

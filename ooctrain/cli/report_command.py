@@ -14,9 +14,9 @@ from dataclasses import astuple, dataclass
 
 import click
 
-from ooctrain.cli.options import Command, file_option, gathered
+from ooctrain.cli.options import gathered
 from ooctrain.cli.terminal import lanes_on, make_console
-from ooctrain.cli.values import UserPath
+from ooctrain.cli.values import OutputFile, UserPath
 from ooctrain.report.numbers_file import write_bytes, write_file
 from ooctrain.report.page import listed_of, step_page
 from ooctrain.report.perfetto import perfetto_trace
@@ -26,45 +26,33 @@ from ooctrain.report.step import step_svg
 from ooctrain.report.text import facts, timeline_rows
 from ooctrain.report.waits import peak_of, waits_of
 from ooctrain.sched.list_text import first_difference
+from ooctrain.step.option import option
 from ooctrain.units import format_bytes, format_us
 
 
 @dataclass(frozen=True, slots=True)
 class DrawnFiles:
-    """Where to draw a step, for each kind of file a path or None.
+    """Where to draw a step, for each kind of file a path or None."""
 
-    Args:
-        page_path: an HTML page.
-        trace_path: a trace for Perfetto.
-        snapshot_path: a memory snapshot of PyTorch.
-        svg_path: the page's still picture.
-    """
-
-    page_path: str | None
-    trace_path: str | None
-    snapshot_path: str | None
-    svg_path: str | None
-
-
-FILE_OPTIONS = (
-    file_option("--html", "page_path", text="Write one self-contained page for a browser."),
-    file_option(
-        "--perfetto", "trace_path", text="Write a trace for ui.perfetto.dev or chrome://tracing."
-    ),
-    file_option(
-        "--snapshot", "snapshot_path", text="Write a memory snapshot for pytorch.org/memory_viz."
-    ),
-    file_option("--svg", "svg_path", text="Write the page's picture by itself."),
-)
-
-
-def _file_options(command: Command) -> Command:
-    return gathered(command, "drawn", DrawnFiles, FILE_OPTIONS)
+    page_path: str | None = option(
+        None, "Write one self-contained page for a browser.", flag="html", kind=OutputFile()
+    )
+    trace_path: str | None = option(
+        None, "Write a trace for ui.perfetto.dev or chrome://tracing.",
+        flag="perfetto", kind=OutputFile(),
+    )  # fmt: skip
+    snapshot_path: str | None = option(
+        None, "Write a memory snapshot for pytorch.org/memory_viz.",
+        flag="snapshot", kind=OutputFile(),
+    )  # fmt: skip
+    svg_path: str | None = option(
+        None, "Write the page's picture by itself.", flag="svg", kind=OutputFile()
+    )
 
 
 @click.command()
 @click.argument("record_path", metavar="FILE", type=UserPath())
-@_file_options
+@gathered("drawn", DrawnFiles)
 @click.option(
     "--against", "against_path", metavar="FILE", type=UserPath(),
     help="Compare with the step in this file: on the page, and where the lists part.",

@@ -8,23 +8,16 @@ marked as simulated. Read next: `experiments/reproducing.py` for what an experim
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 
 import click
 
 from ooctrain.activity import doing
-from ooctrain.cli.options import (
-    ALLOCATORS_TEXT,
-    Command,
-    file_option,
-    gathered,
-    json_option,
-    list_option,
-)
+from ooctrain.cli.options import ALLOCATORS_TEXT, gathered, json_option
 from ooctrain.cli.terminal import make_console
-from ooctrain.cli.values import OneOf
+from ooctrain.cli.values import OneOf, OutputFile
 from ooctrain.experiments.paper_000.architectures import architectures
 from ooctrain.experiments.paper_000.fragmentation import fragmentation
 from ooctrain.experiments.paper_000.table1 import table1
@@ -37,6 +30,7 @@ from ooctrain.experiments.paper_004.split_accuracy import split_accuracy
 from ooctrain.experiments.paper_004.split_hmms import split_hmms
 from ooctrain.experiments.reproducing import Experiment, Wanted
 from ooctrain.report.numbers_file import write_numbers
+from ooctrain.step.option import option
 from ooctrain.step.presets import cache_base
 from ooctrain.units import parse_bytes
 
@@ -64,12 +58,16 @@ EXPERIMENTS: Mapping[str, Experiment] = MappingProxyType(
 class Asked:
     """What is computed of an experiment, as it was typed."""
 
-    quick: bool
-    physical: str
-    fresh: bool
-    names: list[str]
-    settings: list[str]
-    figure_path: str | None
+    quick: bool = option(False, "Few cases: does it run, and about what comes out?")
+    physical: str = option("16GiB", "Memory of the device.", shown=True)
+    fresh: bool = option(False, "Compute everything again.")
+    names: Sequence[str] = option((), ALLOCATORS_TEXT, flag="allocator")
+    settings: Sequence[str] = option(
+        (), "Of split-accuracy: epochs=350, seeds=5, data=cifar10:DIR.", flag="set"
+    )
+    figure_path: str | None = option(
+        None, "Write the figure here; default: EXPERIMENT.svg.", flag="figure", kind=OutputFile(),
+    )  # fmt: skip
 
     def wanted(self, experiment_name: str) -> Wanted:
         """The same as the experiment takes it. Raises ConfigError: no size of a memory."""
@@ -82,23 +80,6 @@ class Asked:
         )  # fmt: skip
 
 
-ASKED_OPTIONS = (
-    click.option("--quick", is_flag=True, help="Few cases: does it run, and about what comes out?"),
-    click.option("--physical", default="16GiB", show_default=True, help="Memory of the device."),
-    click.option("--fresh", is_flag=True, help="Compute everything again."),
-    list_option("--allocator", "names", text=ALLOCATORS_TEXT),
-    list_option(
-        "--set", "settings", text="Of split-accuracy: epochs=350, seeds=5, data=cifar10:DIR."
-    ),
-    file_option("--figure", "figure_path", text="Write the figure here; default: EXPERIMENT.svg."),
-)
-
-
-def asked_options(command: Command) -> Command:
-    """Adds the options of `Asked`, which the command gets as `asked`."""
-    return gathered(command, "asked", Asked, ASKED_OPTIONS)
-
-
 def what_there_is() -> str:
     """The experiments with what each of them computes, a line each as click leaves it."""
     titles = [(name, (run.__doc__ or "").splitlines()[0]) for name, run in EXPERIMENTS.items()]
@@ -109,7 +90,7 @@ def what_there_is() -> str:
 @click.argument(
     "experiment_name", metavar="EXPERIMENT", type=OneOf("experiment", tuple(EXPERIMENTS))
 )
-@asked_options
+@gathered("asked", Asked)
 @json_option
 def reproduce(experiment_name: str, asked: Asked, json_path: str | None) -> None:
     """Compute a figure or table of the papers."""

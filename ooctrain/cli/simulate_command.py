@@ -11,14 +11,9 @@ import click
 
 from ooctrain.api import load_plan
 from ooctrain.api import plan as make_plan
-from ooctrain.cli.options import (
-    MemoryOptions,
-    Workload,
-    json_option,
-    memory_options,
-    workload_options,
-)
-from ooctrain.cli.step_limits import Limits, all_rewrites, limits
+from ooctrain.cli.options import json_option
+from ooctrain.cli.step_limits import Limits, limits
+from ooctrain.cli.step_options import Workload, step_options
 from ooctrain.cli.terminal import lanes_on, make_console
 from ooctrain.cli.workload import (
     as_on,
@@ -27,11 +22,11 @@ from ooctrain.cli.workload import (
     make_trace,
     network_rows,
 )
+from ooctrain.execution.settings import Options
 from ooctrain.report.numbers_file import write_numbers
 from ooctrain.report.record import drawing
 from ooctrain.report.text import facts, search_rows, tiling_rows, timeline_rows
 from ooctrain.rewrite import REWRITES
-from ooctrain.sched.planning.effort import EVALUATIONS
 from ooctrain.sched.schedule import Plan
 from ooctrain.sched.simulate import simulate as run_simulator
 from ooctrain.sched.verify import verify
@@ -42,8 +37,7 @@ JSON_VERSION = 1
 
 
 @click.command()
-@workload_options
-@memory_options
+@step_options
 @json_option
 @click.option(
     "--plan",
@@ -52,21 +46,21 @@ JSON_VERSION = 1
     help="A plan that `plan --save` wrote for the same --machine and --threads.",
 )
 def simulate(
-    workload: Workload, memory: MemoryOptions, json_path: str | None, plan_path: str | None
+    workload: Workload, how: Options, json_path: str | None, plan_path: str | None
 ) -> None:
     """Show the time line of a planned step of MODEL."""
-    workload, console = as_on(workload, memory), make_console()
-    machine = find_machine(workload, memory)
-    task = make_task(workload)
-    trace = make_trace(task, workload)
+    how, console = as_on(how), make_console()
+    machine = find_machine(how)
+    task = make_task(workload, how.seed)
+    trace = make_trace(task, workload, how)
     budget_bytes = None
     if plan_path is not None:
-        made = load_plan(plan_path, trace, memory.rewrites)
+        made = load_plan(plan_path, trace, how.rewrites)
         # No budget: such a file says what it needs, not what it may.
         verify(made, trace, None, rewrites=REWRITES)
     else:
-        found = limits(memory, machine, trace)
-        budget_bytes, made = found.budget_bytes, _plan(trace, workload, memory, machine, found)
+        found = limits(how, machine, trace)
+        budget_bytes, made = found.budget_bytes, _plan(trace, how, machine, found)
     timeline = run_simulator(made.schedule, made.trace, machine)
     console.print(lanes_on(console, timeline))
     console.print()
@@ -83,11 +77,9 @@ def simulate(
         write_numbers(json_path, content)
 
 
-def _plan(
-    trace: Trace, workload: Workload, memory: MemoryOptions, machine: Machine, found: Limits
-) -> Plan:
+def _plan(trace: Trace, how: Options, machine: Machine, found: Limits) -> Plan:
     return make_plan(
         trace, found.budget_bytes, found.planner, machine, found.step.granule,
-        memory.time_limit, evaluations=memory.evaluations or EVALUATIONS,
-        host_budget=found.host_budget_bytes, seed=workload.seed, rewrites=all_rewrites(memory),
+        how.time_limit_s, evaluations=how.evaluations, host_budget=found.host_budget_bytes,
+        seed=how.seed, rewrites=how.rewrites,
     )  # fmt: skip

@@ -27,21 +27,7 @@ from ooctrain.cli.command_ranks import (
 )
 from ooctrain.cli.launch import launch
 from ooctrain.cli.live import Lines, shown
-from ooctrain.cli.options import (
-    POSITIVE,
-    Command,
-    Extent,
-    MemoryOptions,
-    RankOptions,
-    Workload,
-    extent_options,
-    file_option,
-    gathered,
-    json_option,
-    memory_options,
-    rank_options,
-    workload_options,
-)
+from ooctrain.cli.options import file_option, gathered, json_option
 from ooctrain.cli.run.kept_promise import expect_kept
 from ooctrain.cli.run.run_files import (
     changes,
@@ -58,6 +44,7 @@ from ooctrain.cli.run.run_record import (
     TrainingRun,
 )  # fmt: skip
 from ooctrain.cli.run.train_rows import plan_rows, summary_rows, task_rows
+from ooctrain.cli.step_options import Extent, RankOptions, Workload, step_options
 from ooctrain.cli.stepping import Stepping
 from ooctrain.cli.terminal import make_console
 from ooctrain.cli.workload import (
@@ -74,9 +61,11 @@ from ooctrain.errors import ConfigError
 from ooctrain.execution.checkpoint import only_writer
 from ooctrain.execution.placement import allocation_log
 from ooctrain.execution.prepared_step import PreparedStep
+from ooctrain.execution.settings import Options
 from ooctrain.report.numbers_file import write_numbers
 from ooctrain.report.record import NOT_DRAWN, drawing
 from ooctrain.report.text import facts
+from ooctrain.step.option import option
 from ooctrain.train import Trainer
 
 JSON_VERSION = 1
@@ -87,14 +76,12 @@ class Looking:
     """How closely a run is looked at.
 
     Args:
-        verify: whether the same steps run in-core as well, and every bit is compared.
-        verify_steps: how many of the first steps that is done with; None: with all, if `verify`.
-        stops: whether it stops before each instruction.
+        verify_steps: with how many of the first steps `verify` is done; None: with all, if at all.
     """
 
-    verify: bool
-    verify_steps: int | None
-    stops: bool
+    verify: bool = option(False, "Run in-core as well and compare every bit.")
+    verify_steps: int | None = option(None, "The same with the first steps alone.", least=1)
+    stops: bool = option(False, "Stop before each instruction and explain it.", flag="step")
 
     @property
     def compares(self) -> bool:
@@ -102,30 +89,17 @@ class Looking:
         return self.verify or self.verify_steps is not None
 
 
-def looking_options(command: Command) -> Command:
-    """Adds the options of `Looking`, which the command gets as `looking`."""
-    options = (
-        click.option("--verify", is_flag=True, help="Run in-core as well and compare every bit."),
-        click.option("--verify-steps", type=POSITIVE, help="The same with the first steps alone."),
-        click.option(
-            "--step", "stops", is_flag=True, help="Stop before each instruction and explain it."
-        ),
-    )
-    return gathered(command, "looking", Looking, options)
-
-
 @click.command()
-@workload_options
-@memory_options
+@step_options
 @json_option
-@extent_options
-@rank_options
+@gathered("extent", Extent)
+@gathered("shared", RankOptions)
 @file_option(
     "--allocation-log", "log_path", text="Write what the steps ask of the allocator, for `replay`."
 )
-@looking_options
+@gathered("looking", Looking)
 def train(
-    workload: Workload, memory: MemoryOptions, extent: Extent, json_path: str | None,
+    workload: Workload, how: Options, extent: Extent, json_path: str | None,
     looking: Looking, log_path: str | None, shared: RankOptions,
 ) -> int:  # fmt: skip
     """Train MODEL within a memory budget; with --ranks, or under mpiexec, on several ranks."""
@@ -135,7 +109,7 @@ def train(
         return launch(shared.ranks, click.get_current_context().find_root().obj)
     with ranks_of_run(shared) as ranks:
         files = (json_path, log_path) if ranks is None or ranks.is_first else (None, None)
-        options = RunOptions(with_cores(workload, ranks), memory, extent)
+        options = RunOptions(workload, with_cores(how, ranks), extent)
         return _train(options, ranks, files, looking)
 
 
@@ -148,23 +122,22 @@ def _train(
     Args:
         files: for numbers as JSON, and for the allocation log.
     """
-    workload, memory, extent = options.workload, options.memory, options.extent
+    workload, how, extent = options.workload, options.how, options.extent
     json_path, log_path = files
     data = usual_data(workload) if workload.data is None else workload.data
     workload = replace(workload, data=data)
     extent = replace(extent, checkpoint_path=extent.checkpoint_path or extent.resume_path)
-    options = RunOptions(workload, memory, extent)
+    options = RunOptions(workload, how, extent)
     console, record = make_console(), RunRecord()
     console.quiet = ranks is not None and not ranks.is_first
     trainer: Trainer | None = None
     error: BaseException | None = None
     try:
-        record.watch = None if memory.memory is None else MemoryWatch()  # while data is read, too
-        task = make_task(workload)
+        record.watch = None if how.memory is None else MemoryWatch()  # while data is read, too
+        task = make_task(workload, how.seed)
         if ranks is not None:
             agree_on_run(ranks, options, task, verify=looking.compares)
-        trainer = training.make_trainer(task, workload, memory)
-        trainer.ranks = ranks
+        trainer = training.make_trainer(task, workload, how, ranks=ranks)
         writes = ranks is None or ranks.is_first
         with only_writer(_to_hold(extent) if writes else None):
             _run(console, TrainingRun(options, task, trainer, record), looking)
@@ -193,10 +166,11 @@ def _to_hold(extent: Extent) -> str | None:
 
 
 def _run(console: Console, run: TrainingRun, looking: Looking) -> None:
-    trainer, workload, extent = run.trainer, run.options.workload, run.options.extent
+    trainer, asked = run.trainer, run.options
+    workload, how, extent = asked.workload, asked.how, asked.extent
     before = take_up(run)  # first: a broken file needs no plan
     ranks = trainer.ranks
-    steps_per_epoch = len(training.make_loader(run.task, workload))
+    steps_per_epoch = len(training.make_loader(run))
     changed = changes(run, before, steps_per_epoch)
     run.record.verify_steps = looking.verify_steps
     if looking.compares:
@@ -209,18 +183,17 @@ def _run(console: Console, run: TrainingRun, looking: Looking) -> None:
         trainer.settings = replace(trainer.settings, debug=debug)
     part = workload.batch // (1 if ranks is None else ranks.count)
     console.print(facts(task_rows(workload, run.task), least=len("in-core peak")))
-    if run.options.memory.memory is not None:  # what a process promises is compiled before
+    if how.memory is not None:  # what a process promises is compiled before
         _say_that_it_compiles(console)
     with doing("planning"):
         prepared = trainer.prepare(run.task.input_shape(part))
     rows = plan_rows(prepared)
-    memory, steps = run.options.memory, lines.total_steps
-    rows += host_rows(memory, prepared.machine)
-    rows += written_rows(memory, prepared.host_written_bytes, steps)
+    rows += host_rows(how, prepared.machine)
+    rows += written_rows(how, prepared.host_written_bytes, lines.total_steps)
     console.print(facts([*rows, *rank_rows(ranks, workload.batch)]))
     for notice in (*prepared.notices, *changed):
         console.print(f"note: {notice}")
-    if run.options.memory.memory is None:
+    if how.memory is None:
         _say_that_it_compiles(console)
     in_core = prepared.plan.notes.get("planner") == "keep-all"
     lines.title = "in-core" if in_core else "out-of-core"
@@ -281,7 +254,7 @@ def _as_json(
     options: RunOptions, record: RunRecord, prepared: PreparedStep | None,
     error: BaseException | None,
 ) -> dict[str, Any]:  # fmt: skip
-    workload, memory = options.workload, options.memory
+    workload, how = options.workload, options.how
     timeline, plan = record.timeline, prepared.plan if prepared else None
     predicted = prepared.predict() if prepared else None
     drawn = drawing(plan, timeline, predicted) if plan and timeline else NOT_DRAWN
@@ -292,13 +265,13 @@ def _as_json(
         "data": workload.data,
         "batch": workload.batch,
         "epochs": options.extent.epochs,
-        "seed": workload.seed,
+        "seed": how.seed,
         "budget_bytes": prepared.budget_bytes if prepared else None,
-        "planner": memory.planner,
-        "allocator": prepared.allocator.name if prepared else memory.allocator,
+        "planner": how.planner,
+        "allocator": prepared.allocator.name if prepared else how.allocator,
         "granule_bytes": prepared.allocator.granule.size_bytes if prepared else None,
-        "device": workload.device,
-        "machine": prepared.machine.name if prepared else memory.machine,
+        "device": how.device,
+        "machine": prepared.machine.name if prepared else how.machine,
         "losses": record.losses,
         "curve": [_row_of(end) for end in record.epochs],
         "test_loss": record.test_loss,

@@ -21,7 +21,6 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from ooctrain.cli.options import Extent, MemoryOptions, Workload
 from ooctrain.cli.run.run_files import (
     epochs_of_rates,
     learning_rate,
@@ -31,17 +30,17 @@ from ooctrain.cli.run.run_files import (
 )
 from ooctrain.cli.run.run_record import WARMUP_STEPS, EpochEnd, RunRecord, TrainingRun
 from ooctrain.cli.schedules import RunLength, find_schedule
-from ooctrain.cli.step_limits import all_rewrites
-from ooctrain.cli.workload import Task, link_rate, make_task, spill_of, threads_of
+from ooctrain.cli.step_options import Extent, Workload
+from ooctrain.cli.workload import Task, make_task
 from ooctrain.data import DataLoader
 from ooctrain.distributed.ranks import Ranks
 from ooctrain.errors import TrainingStopped
 from ooctrain.execution.checkpoint import RunState
+from ooctrain.execution.settings import Options
 from ooctrain.optim import Optimizer
 from ooctrain.optim.algorithms import get_optimizer
 from ooctrain.plugins import parse_spec
 from ooctrain.rewrite import keeps_bits
-from ooctrain.sched.planning.effort import EVALUATIONS
 from ooctrain.train import Trainer
 
 #: What ends a run between two steps; not every system has all.
@@ -65,33 +64,15 @@ class Display(Protocol):
 
 
 def make_trainer(
-    task: Task, workload: Workload, memory: MemoryOptions, *, in_core: bool = False,
+    task: Task, workload: Workload, how: Options, *, in_core: bool = False,
     ranks: Ranks | None = None,
 ) -> Trainer:  # fmt: skip
     """The trainer that the options describe; in-core: without its budget or memory, so that
     everything stays in memory, whatever the planner."""
-    return Trainer(
-        task.model,
-        optimizer=make_optimizer(task, workload),
-        budget=None if in_core else memory.budget,
-        planner=memory.planner,
-        allocator=memory.allocator,
-        device=workload.device,
-        accumulate=workload.accumulate,
-        threads=threads_of(workload),
-        machine=memory.machine,
-        link_bandwidth=link_rate(memory),
-        host_budget=memory.host_budget,
-        conv_algorithm=workload.conv_algorithm,
-        seed=workload.seed,
-        allow_tf32=workload.allow_tf32,
-        time_limit_s=memory.time_limit,
-        evaluations=memory.evaluations or EVALUATIONS,
-        rewrites=all_rewrites(memory),
-        ranks=ranks,
-        spill=None if in_core else spill_of(memory),
-        memory=None if in_core else memory.memory,
-    )
+    if in_core:
+        how = replace(how, budget=None, memory=None, spill=None)
+    optimizer = make_optimizer(task, workload)
+    return Trainer(task.model, optimizer=optimizer, ranks=ranks, options=how)
 
 
 def make_optimizer(task: Task, workload: Workload) -> Optimizer:
@@ -113,7 +94,7 @@ def run_training(run: TrainingRun, display: Display, before: RunState | None = N
         CheckpointError: a checkpoint cannot be written, or what `before` says cannot be.
     """
     trainer, extent = run.trainer, run.options.extent
-    loader, ranks = make_loader(run.task, run.options.workload, trainer.ranks), trainer.ranks
+    loader, ranks = make_loader(run, trainer.ranks), trainer.ranks
     run.record.lengths.append(epochs_of_rates(run, before, len(loader)))
     over, apart = run.record.lengths[-1], steps_apart(run, before, len(loader))
     length = RunLength(trainer.optimizer, over, len(loader), apart)
@@ -148,12 +129,13 @@ def run_training(run: TrainingRun, display: Display, before: RunState | None = N
     save_run(run, loader, schedule)
 
 
-def make_loader(task: Task, workload: Workload, ranks: Ranks | None = None) -> DataLoader:
+def make_loader(run: TrainingRun, ranks: Ranks | None = None) -> DataLoader:
     """Shuffled batches of one size: another size would be another plan. Of several ranks each reads
     its part of each batch."""
+    task, asked = run.task, run.options
     assert task.train is not None, "training needs data"
     return DataLoader(
-        task.train, workload.batch, shuffle=True, drop_last=True, seed=workload.seed,
+        task.train, asked.workload.batch, shuffle=True, drop_last=True, seed=asked.how.seed,
         share=None if ranks is None else ranks.part_of, transform=task.augmentation.training,
     )  # fmt: skip
 
@@ -169,7 +151,7 @@ def run_test(run: TrainingRun) -> None:
     task, record, trainer = run.task, run.record, run.trainer
     if task.test is None or record.tested_at == trainer.steps_done:
         return
-    parts = run.options.workload.accumulate
+    parts = run.options.how.accumulate
     if trainer.ranks is not None:
         parts *= trainer.ranks.count
     # What does not fit as a whole is tested in parts: a network that trains in parts or in patches
@@ -201,21 +183,20 @@ def compare_with_in_core(run: TrainingRun, display: Display, on_all: bool = Fals
     asked, record, done = run.options, run.record, run.trainer.steps_done
     # As many epochs as the learning rates went over, or as were done before the options requested
     # fewer.
-    steps_per_epoch = len(make_loader(run.task, asked.workload))
+    steps_per_epoch = len(make_loader(run))
     epochs = max(record.lengths[-1], -(-done // steps_per_epoch))
     compared = min(done, record.verify_steps or done)
     until = replace(
         asked.extent, epochs=epochs, steps=compared, checkpoint_path=None, checkpoint_steps=None
     )
     ranks = run.trainer.ranks
-    parts = asked.workload.accumulate if ranks is None or on_all else ranks.count
-    workload = replace(asked.workload, accumulate=parts)
-    task = replace(make_task(workload), test=None)
-    asked_for = asked.memory.rewrites  # and tilings that the planner chose: they add anew
+    parts = asked.how.accumulate if ranks is None or on_all else ranks.count
+    task = replace(make_task(asked.workload, asked.how.seed), test=None)
+    asked_for = asked.how.rewrites  # and tilings that the planner chose: they add anew
     tilings = [name for name in tilings_of(run.trainer) if name not in asked_for]
-    memory = replace(asked.memory, rewrites=[*asked_for, *tilings])
+    how = replace(asked.how, accumulate=parts, rewrites=(*asked_for, *tilings))
     again_on = ranks if on_all else None
-    with make_trainer(task, workload, memory, in_core=True, ranks=again_on) as other:
+    with make_trainer(task, asked.workload, how, in_core=True, ranks=again_on) as other:
         again = TrainingRun(replace(asked, extent=until), task, other)
         run_training(again, display)
         values = digests(run.trainer) if compared == done else record.values_then

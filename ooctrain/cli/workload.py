@@ -1,6 +1,6 @@
 """Objects from command-line options: model, data, trace, machine, budget.
 
-`Workload` and `MemoryOptions` become a `Task`, a trace and a `Machine`. What the user leaves open
+`Workload` and `Options` become a `Task`, a trace and a `Machine`. What the user leaves open
 follows from the data, and without data from the usual training of the network (`models.Recipe`).
 Read next: `plan_command.py`.
 """
@@ -15,12 +15,13 @@ import numpy as np
 
 from ooctrain import data
 from ooctrain.api import split_by_words
-from ooctrain.cli.options import MemoryOptions, Workload
+from ooctrain.cli.step_options import Workload
 from ooctrain.data import Augmentation, Dataset, Shape
-from ooctrain.devices.spill import Spill, look_at
+from ooctrain.devices.spill import look_at
 from ooctrain.engine.autograd import manual_seed
 from ooctrain.engine.module import Module
 from ooctrain.errors import ConfigError
+from ooctrain.execution.settings import Options
 from ooctrain.models import (
     MODELS,
     Recipe,
@@ -37,15 +38,11 @@ from ooctrain.step.machine import Machine
 from ooctrain.step.presets import (
     PRESETS,
     disk_source,
-    machine,
-    on_disk,
     threads_for,
-    usable_cores,
-    with_link,
 )
 from ooctrain.step.trace import Trace
 from ooctrain.tracing import trace
-from ooctrain.units import format_bytes, format_rate, parse_bytes
+from ooctrain.units import format_bytes, format_rate
 
 USUAL_DATA = {"class": "digits", "pixels": "synthetic-pixels", "image": "synthetic-images"}
 #: Of small images where no data says otherwise, as of the digits and of CIFAR-10.
@@ -59,7 +56,7 @@ class Task:
     """A model and the images that it is trained on.
 
     Args:
-        model: with weights from the workload's seed.
+        model: with weights of a seed.
         shape: shape of the images as the model gets them, and the number of classes.
         batch: images in a step.
         train, test: the data; None where none was named.
@@ -83,8 +80,8 @@ class Task:
         return (batch or self.batch, self.shape.channels, self.shape.height, self.shape.width)
 
 
-def make_task(workload: Workload) -> Task:
-    """Reads the data, if any is named, and builds the model for it."""
+def make_task(workload: Workload, seed: int) -> Task:
+    """Reads the data, if any is named, and builds the model for it, with weights of a seed."""
     train = test = None
     shape = _usual_shape(workload)
     if workload.data is not None:
@@ -106,93 +103,55 @@ def make_task(workload: Workload) -> Task:
             f"{len(train)} images",
             fix=f"--batch {len(train)} or less",
         )
-    model = _make_model(workload, shape)
+    model = _make_model(workload, shape, seed)
     return Task(model, shape, workload.batch, train, test, augmentation)
 
 
-def make_trace(task: Task, workload: Workload, batch: int | None = None) -> Trace:
+def make_trace(task: Task, workload: Workload, how: Options, batch: int | None = None) -> Trace:
     """The training step, at another batch size if given."""
     return trace(
         task.model,
         task.input_shape(batch),
         optimizer=workload.optimizer,
-        threads=threads_of(workload),
-        accumulate=workload.accumulate,
-        conv_algorithm=workload.conv_algorithm,
-        device=workload.device,
-        allow_tf32=workload.allow_tf32,
+        threads=how.thread_count,
+        accumulate=how.accumulate,
+        conv_algorithm=how.conv_algorithm,
+        device=how.device,
+        allow_tf32=how.allow_tf32,
     )
 
 
-def threads_of(workload: Workload) -> int:
-    """Threads as requested, else one for each core that this process may use."""
-    return workload.threads or usable_cores()
+def as_on(how: Options) -> Options:
+    """The options with which a step is traced for a machine on which nothing runs: with as many
+    threads as that machine has, unless others were requested."""
+    named = how.machine if isinstance(how.machine, str) else None
+    return replace(how, threads=how.threads or threads_for(named))
 
 
-def as_on(workload: Workload, memory: MemoryOptions) -> Workload:
-    """The workload as it is traced for a machine on which nothing runs: with as many threads as
-    that machine has, unless others were requested."""
-    return replace(workload, threads=workload.threads or threads_for(memory.machine))
+def find_machine(how: Options) -> Machine:
+    """The machine as named, else the device's, with the link as requested, or the disk, once it is
+    seen to be there."""
+    if how.disk is not None:
+        look_at(how.disk.folder)
+    return how.find_machine()
 
 
-def find_machine(workload: Workload, memory: MemoryOptions) -> Machine:
-    """The machine as named, else the device's, with the link as requested."""
-    named = machine(memory.machine, workload.device)
-    rate, spill = link_rate(memory), spill_of(memory)
-    if spill is not None:
-        look_at(spill.folder)
-        return on_disk(named, spill.bytes_per_us)
-    return named if rate is None else with_link(named, rate)
-
-
-def link_rate(memory: MemoryOptions) -> float | None:
-    """Bytes per microsecond of --link-bandwidth; None where it is not given."""
-    return None if memory.link_bandwidth is None else parse_rate(memory.link_bandwidth)
-
-
-def parse_rate(text: str, what: str = "link bandwidth") -> float:
-    """Bytes per microsecond of "2GB" or "2GB/s". Raises ConfigError: no size."""
-    return parse_bytes(text.removesuffix("/s"), what=what) / 1e6
-
-
-def spill_of(memory: MemoryOptions) -> Spill | None:
-    """The disk of --spill, at most as fast as --spill-rate; None: the host is memory.
-
-    Raises:
-        ConfigError: an invalid rate, or one that limits no disk.
-    """
-    if memory.spill is None:
-        if memory.spill_rate is not None:
-            raise ConfigError(
-                "--spill-rate limits a disk, but no --spill FOLDER is given", code="OOC-106",
-                fix="--spill FOLDER; --link-bandwidth is the rate of copies in memory",
-            )  # fmt: skip
-        return None
-    if memory.link_bandwidth is not None:
-        raise ConfigError(
-            "--link-bandwidth limits copies in memory, but with --spill the host is a disk",
-            code="OOC-106", fix="--spill-rate instead of --link-bandwidth",
-        )  # fmt: skip
-    rate = None if memory.spill_rate is None else parse_rate(memory.spill_rate, "spill rate")
-    return Spill(memory.spill, rate)
-
-
-def host_rows(memory: MemoryOptions, machine: Machine) -> list[tuple[str, str]]:
+def host_rows(how: Options, machine: Machine) -> list[tuple[str, str]]:
     """The disk that is the host, and what is planned with; nothing where the host is memory."""
-    spill = spill_of(memory)
+    spill = how.disk
     if spill is None:
         return []
     out, into = map(format_rate, (machine.out_bytes_per_us, machine.in_bytes_per_us))
-    how = "at the same time" if machine.link == "duplex" else "one at a time"
-    rates = f"planned with {out} out and {into} in, {how}"
+    when = "at the same time" if machine.link == "duplex" else "one at a time"
+    rates = f"planned with {out} out and {into} in, {when}"
     source = disk_source(machine.disk, spill.folder)
     held = "" if spill.bytes_per_us is None else "; --spill-rate is the most"
     return [("host", look_at(spill.folder).text), ("", rates), ("", f"the disk {source}{held}")]
 
 
-def written_rows(memory: MemoryOptions, step_bytes: int, steps: int) -> list[tuple[str, str]]:
+def written_rows(how: Options, step_bytes: int, steps: int) -> list[tuple[str, str]]:
     """What a run writes to its disk, if it has one: disks wear by it."""
-    if memory.spill is None:
+    if how.disk is None:
         return []
     whole = format_bytes(step_bytes * steps)
     said = f"{format_bytes(step_bytes)} a step, {whole} in {steps} steps, tests not counted"
@@ -358,9 +317,9 @@ def usual_data(workload: Workload) -> str:
     return USUAL_DATA[_recipe(model).target if known else "class"]
 
 
-def _make_model(workload: Workload, shape: Shape) -> Module:
+def _make_model(workload: Workload, shape: Shape, seed: int) -> Module:
     """A network by name, of a function in a file, which may make one of PyTorch, or of ONNX."""
-    manual_seed(workload.seed)
+    manual_seed(seed)
     stem = _stem_of(workload, shape)
     if is_own(workload.model):
         # Not at the top: only a file of one's own may have to do with PyTorch.
@@ -368,7 +327,7 @@ def _make_model(workload: Workload, shape: Shape) -> Module:
 
         example = workload.batch, shape.channels, shape.height, shape.width
         options = {"num_classes": shape.classes, "stem": stem, "in_channels": shape.channels}
-        model = imported(workload.model, options, example, workload.seed)
+        model = imported(workload.model, options, example, seed)
     elif is_onnx(workload.model):
         # Not at the top, likewise.
         from ooctrain.interop.onnx import from_onnx
@@ -377,7 +336,7 @@ def _make_model(workload: Workload, shape: Shape) -> Module:
         model = from_onnx(workload.model, example)
     else:
         model = build(workload.model, shape.classes, stem, shape.channels)
-    return split_by_words(model, workload.split, workload.seed)
+    return split_by_words(model, workload.split, seed)
 
 
 def split_rows(task: Task) -> list[tuple[str, str]]:

@@ -32,12 +32,14 @@ from ooctrain.course.cage.wire import (
     error_of,
     printable,
 )
-from ooctrain.course.isolation import LAYERS, InSight, Isolation, isolations
+from ooctrain.course.isolation import LAYERS, InSight, is_cage
 from ooctrain.errors import ConfigError
 from ooctrain.plugins import parse_spec
 
 #: Until a process is ready: it loads NumPy, on a machine that may be busy.
 START_LIMIT_S = 120.0
+#: No layers that could be left out: what they keep from a submission is open to it.
+_TRUSTED: frozenset[str] = frozenset()
 #: For a process that has closed its pipe, until it is ended.
 ENDING_S = 2.0
 #: For a cage, until all that is in it is ended.
@@ -70,7 +72,7 @@ class Interview:
         submission: "/path/file.py:Class", with parameters or without.
         kind: "planner", "allocator", "bands" or "law".
         limit_s: for all that is asked from one `begin` to the next, in time of its own.
-        allowed: layers of isolation that may be used; tests leave some out.
+        allowed: layers that may be used; what is no cage without the others is not tried.
     """
 
     def __init__(
@@ -91,7 +93,8 @@ class Interview:
             )
         self._file, self._rest = Path(spec.file), submission.partition(".py:")[2]
         self._kind, self._limit_s = kind, limit_s
-        self._ways = isolations(allowed)
+        # Where there is no cage, it is trusted.
+        self._ways = [allowed, _TRUSTED] if is_cage(allowed) else [_TRUSTED]
         self._process: _Process | None = None
         self._patience = Patience(limit_s, running=False)
         self.applied: tuple[str, ...] = ()
@@ -180,23 +183,23 @@ class Interview:
         return self._process
 
     def _start(self) -> _Process:
-        """Starts the process in the first way that works here."""
-        while True:
-            way = self._ways[0]
-            process = _Process(self._file, self._rest, self._kind, self._limit_s, way)
+        """Starts the process in a cage, or, where that does not work here, without one."""
+        why = ""
+        for layers in self._ways:
+            process = _Process(self._file, self._rest, self._kind, self._limit_s, layers)
             try:
                 patience = Patience(START_LIMIT_S, process.pid)
                 ready = process.line.receive(patience.until).get("ready")
-                self.applied = tuple(map(str, ready or ()))
-                self._ways = [way]  # what has run once cannot have it run in a weaker way
-                return process
-            except (EOFError, OutOfTime, BadMessage) as error:
+            except (EOFError, OutOfTime, BadMessage):
                 why = process.end(ENDING_S)
-                if len(self._ways) == 1:
-                    raise NoCage(
-                        f"no process can be started for a submission: {why}", code="OOC-119"
-                    ) from error
-                self._ways = self._ways[1:]
+                continue
+            self.applied = tuple(map(str, ready or ()))
+            if layers and not is_cage(self.applied):
+                process.end()
+                continue
+            self._ways = [layers]  # what has run in a cage once is never run without
+            return process
+        raise NoCage(f"no process can be started for a submission: {why}", code="OOC-119")
 
     def _give_up(self, why: str, patience_s: float = 0.0) -> NoReturn:
         assert self._process is not None
@@ -211,10 +214,10 @@ class _Process:
 
     Args:
         file, rest: the submission's file, and what follows behind "file.py:".
-        way: how it is isolated.
+        layers: of the cage; none: there is no cage.
     """
 
-    def __init__(self, file: Path, rest: str, kind: str, limit_s: float, way: Isolation):
+    def __init__(self, file: Path, rest: str, kind: str, limit_s: float, layers: frozenset[str]):
         self._folder = tempfile.TemporaryDirectory(
             prefix="ooctrain-grade-", ignore_cleanup_errors=True
         )
@@ -226,13 +229,13 @@ class _Process:
             "folder": self._folder.name,
             "submission": f"{seen.submission}:{rest}", "cpu_s": int(CPU_FACTOR * limit_s) + 60,
             "readable": seen.readable, "hidden": seen.hidden, "root": str(seen.root),
-            "home": str(seen.home), "layers": sorted(way.layers), "applied": way.applied,
+            "home": str(seen.home), "layers": sorted(layers),
         }  # fmt: skip
         python = os.path.realpath(sys.executable)
         command = [python, "-I", "-S", "-c", _BEGIN, str(seen.library), json.dumps(settings)]
         self._printed: BinaryIO = tempfile.TemporaryFile()  # noqa: SIM115 (closed by `end`)
         self._process = subprocess.Popen(
-            [*way.before(seen), *command], stdin=subprocess.PIPE, stdout=self._printed,
+            command, stdin=subprocess.PIPE, stdout=self._printed,
             stderr=subprocess.STDOUT, cwd=seen.home, env=_environment(seen.home),
             pass_fds=(asked, answered), start_new_session=True,
         )  # fmt: skip

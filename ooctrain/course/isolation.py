@@ -1,9 +1,10 @@
-"""What a submission's process may see, enforced by the strongest means that the machine has.
+"""What a submission's process may see, and what keeps it to that.
 
-The ways to isolate a process are tried from the strongest to the weakest, among the layers that may
-be used. All of them enforce the same list of what may be seen: Python itself, NumPy, the copy of
-the interfaces, the submission's own file, and a small folder to write to. Read next:
-`interview.py`, which starts the process; `cage/namespaces.py` and `cage/landlock.py`.
+There are two ways to run a submission. A cage lets it see Python itself, NumPy, the copy of the
+interfaces, the submission's own file and a small folder to write to, and refuses it all system
+calls that reach other processes or the network. Where the system has no cage, the submission is
+trusted: its process is limited, and the report of a grade says that nothing was hidden from it.
+Read next: `interview.py`, which starts the process; `cage/supervise.py`, which makes the cage.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ import os
 import shutil
 import sys
 import sysconfig
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
@@ -24,7 +25,6 @@ import numpy as np
 #: {layer: what it does, for a report}
 IN_WORDS: Mapping[str, str] = MappingProxyType(
     {
-        "bubblewrap": "files, processes and network of its own (bubblewrap)",
         "namespaces": "files, processes and network of its own (namespaces)",
         "landlock": "no other files (Landlock)",
         "system-calls": "no processes, signals or sockets (seccomp)",
@@ -32,10 +32,10 @@ IN_WORDS: Mapping[str, str] = MappingProxyType(
         "subreaper": "no process outlives it",
     }
 )
-#: Those that may be left out.
-LAYERS = frozenset({"bubblewrap", "namespaces", "landlock", "system-calls"})
-#: Without these it can read what the grading user can read.
-_HIDING = ("bubblewrap", "namespaces", "landlock")
+#: Those of a cage. Containers often allow no namespaces; the others do without.
+LAYERS = frozenset({"namespaces", "landlock", "system-calls"})
+#: One of these hides files.
+_HIDING = frozenset({"namespaces", "landlock"})
 _SYSTEM = (
     "/lib", "/lib32", "/lib64", "/usr/lib", "/usr/lib32", "/usr/lib64", "/etc/ld.so.cache",
     "/etc/alternatives", "/dev/null", "/dev/zero", "/dev/urandom",
@@ -90,84 +90,20 @@ class InSight:
         return InSight(library, submission, home, root, readable, tuple(dict.fromkeys(hidden)))
 
 
-@dataclass(frozen=True, slots=True)
-class Isolation:
-    """One way to isolate a process.
-
-    Args:
-        layers: what the process shall try by itself.
-        program: bubblewrap's place, or "".
-    """
-
-    layers: frozenset[str]
-    program: str = ""
-
-    @property
-    def applied(self) -> list[str]:
-        """What is in force before the process begins."""
-        return ["bubblewrap"] if self.program else []
-
-    def before(self, seen: InSight) -> list[str]:
-        """What goes before its command."""
-        if not self.program:
-            return []
-        python = os.path.realpath(sys.executable)
-        readable = [path for path in (*seen.readable, python) if path != str(seen.home)]
-        return wrapped(self.program, readable, seen.hidden, str(seen.home))
-
-
-def isolations(allowed: frozenset[str] = LAYERS) -> list[Isolation]:
-    """The ways that there are here, the strongest first; the last one always works."""
-    program = shutil.which(PROGRAM) if "bubblewrap" in allowed else None
-    ways = [Isolation(allowed - {"namespaces"}, program)] if program else []
-    # Where libraries lie in places that are not on the list, hiding them hides Python's own.
-    fewer: tuple[set[str], ...] = (
-        {"bubblewrap"}, {"bubblewrap", "namespaces"}, {"bubblewrap", "namespaces", "landlock"},
-        {*allowed},
-    )  # fmt: skip
-    ways += [Isolation(allowed - left_out) for left_out in fewer]
-    return list(dict.fromkeys(ways))
+def is_cage(applied: Collection[str]) -> bool:
+    """Whether layers keep a process from files of this user, and from what else it has."""
+    return "system-calls" in applied and not _HIDING.isdisjoint(applied)
 
 
 def in_words(applied: Sequence[str]) -> str:
-    """What was in force, and what was not though it matters."""
+    """What was in force; where that was not a cage, that the submission was trusted."""
     words = [IN_WORDS.get(layer, layer) for layer in applied]
-    if not any(layer in applied for layer in _HIDING):
-        words.append("files of this user were NOT hidden from it")
-    if "system-calls" not in applied and not {"bubblewrap", "namespaces"} & set(applied):
-        words.append("processes of this user were NOT out of its reach")
+    if not is_cage(applied):
+        words.append(
+            "it was TRUSTED: files of this user were NOT hidden from it, and processes of this "
+            "user NOT out of its reach"
+        )
     return "; ".join(words)
-
-
-# Bubblewrap, where it is installed: namespaces made by a program that many systems trust. The list
-# of what may be seen becomes the words that go before a command. Some systems allow user namespaces
-# only to this program, so it is tried first; where it does not work, the process makes its own
-# namespaces (`cage/namespaces.py`). Source: bwrap(1).
-
-PROGRAM = "bwrap"
-
-
-def wrapped(program: str, readable: Sequence[str], hidden: Sequence[str], home: str) -> list[str]:
-    """The beginning of a command that then sees nothing but these paths.
-
-    Args:
-        program: where bwrap is.
-        readable: files and folders, read-only there.
-        hidden: folders below them that are empty there.
-        home: a folder to write to, in memory.
-    """
-    words = [program, "--unshare-all", "--die-with-parent", "--cap-drop", "ALL"]
-    for path in readable:
-        if Path(path).is_symlink():
-            words += ["--symlink", str(Path(path).readlink()), path]
-        elif Path(path).exists() and not path.startswith("/dev/"):
-            words += ["--ro-bind", path, path]
-    for path in filter(lambda path: Path(path).is_dir(), hidden):
-        words += ["--tmpfs", path]
-        for below in (inner for inner in readable if inner.startswith(f"{path}/")):
-            words += ["--ro-bind", below, below]
-        words += ["--remount-ro", path]
-    return [*words, "--dev", "/dev", "--proc", "/proc", "--tmpfs", home, "--chdir", home]
 
 
 # The copy of the interfaces: an `ooctrain` without planners and allocators, with links to NumPy.

@@ -233,7 +233,7 @@ class Fit:
         exact = granule is not None
         choose = partial(any_allocator, granule) if granule else settings.chooser(trace)
         # First: no plan for a bad folder.
-        notices = spill_notices(settings.spill, machine) if settings.spill else ()
+        notices = spill_notices(settings.disk, machine) if settings.disk else ()
         step = rewritten(trace, settings.rewrites)
         # An allocator may round coarser in a larger arena, so one of about this size is chosen.
         roomy = granule or choose(2 * trace_peak_bytes(step.trace), False).granule

@@ -73,7 +73,7 @@ def open_session(
 
 def _slab_of(prepared: PreparedStep, settings: Settings, kept: KeptFile | None) -> int | HostFile:
     """The size of a host slab in memory, or one on a disk, whose space is taken."""
-    plan, spill = prepared.plan, settings.spill
+    plan, spill = prepared.plan, settings.disk
     if spill is None:
         return host_extent_bytes(plan.trace, plan.schedule)
     size_bytes = host_extent_bytes(plan.trace, plan.schedule, HostFile.block_bytes)
@@ -95,7 +95,7 @@ def _open_cpu(
             fix="trace with threads= as many as the step runs on"
             + (f"; it was traced with {plan.trace.threads}" if plan.trace.threads else ""),
         )
-    rate = settings.link_bytes_per_us if settings.spill is None else settings.spill.bytes_per_us
+    rate = settings.link_bandwidth if settings.disk is None else settings.disk.bytes_per_us
     return device.CpuDevice(
         prepared.allocator.budget_bytes, slab, settings.thread_count,
         copy_engine.CopyLink(prepared.machine.link, rate, rate), settings.debug,

@@ -195,10 +195,11 @@ class StepCache:
         """The settings, with what a disk could do when it was first looked at: later it may be
         full, and the trainer has its space.
         """
-        if settings.spill is None:
+        disk = settings.disk
+        if disk is None:
             return settings
-        if self._disk != settings.spill:
-            self._disk = replace(settings.spill, place=look_at(settings.spill.folder))
+        if self._disk != disk:
+            self._disk = replace(disk, place=look_at(disk.folder))
         return replace(settings, spill=self._disk)
 
     def _in_bytes(

@@ -393,6 +393,8 @@ def doors() -> dict[str, Door]:
         "data.digits": Door(data.digits, dict, looked_at),
         "data.load": Door(data.load, lambda: {"text": "synthetic"}, looked_at),
         "oc.Trainer": Door(oc.Trainer, lambda: {"model": network(), "threads": 1}, trained),
+        "oc.Options": Door(oc.Options, lambda: {"threads": 1},
+                           lambda options: trained(oc.Trainer(network(), options=options))),
         "oc.trace": Door(oc.trace, lambda: {
             "model": network(), "input_shape": (6, 2, 4, 4), "threads": 1}, planned),
         "oc.plan": Door(oc.plan, lambda: {

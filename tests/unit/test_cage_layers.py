@@ -19,7 +19,6 @@ from pathlib import Path
 
 import pytest
 
-from ooctrain.course import isolation
 from ooctrain.course.cage import landlock, namespaces, process_limits, system_calls
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the layers are Linux's")
@@ -299,26 +298,3 @@ def test_what_is_asked_of_the_process_itself(answer, library):
     assert process_limits.refuse_privileges() == (answer == 0)
     asked = [(36, 1), (1, signal.SIGKILL), (4, 0), (38, 1)]
     assert written.calls == [("prctl", *pair, 0, 0, 0) for pair in asked]
-
-
-def test_bubblewrap_hides_a_folder_but_for_what_is_listed_in_it(tmp_path):
-    """What comes later lies on what came before; so the words are in the order of the folders."""
-    shown, hidden = tmp_path / "a" / "shown", tmp_path / "a"
-    beside, link = tmp_path / "b", tmp_path / "link"
-    shown.mkdir(parents=True)
-    beside.mkdir()
-    link.symlink_to("b")
-    paths = [str(path) for path in (shown, beside, link, "/dev/null", tmp_path / "missing")]
-    words = isolation.wrapped("bwrap", paths, [str(hidden), str(tmp_path / "none")], "/home/x")
-    mounts = [
-        words[n : n + 3] for n, word in enumerate(words) if word in ("--ro-bind", "--symlink")
-    ]
-    assert mounts == [
-        ["--ro-bind", str(shown), str(shown)], ["--ro-bind", str(beside), str(beside)],
-        ["--symlink", "b", str(link)], ["--ro-bind", str(shown), str(shown)],
-    ]  # fmt: skip
-    empty = words.index(str(hidden))
-    assert words[empty - 1 : empty + 1] == ["--tmpfs", str(hidden)]
-    assert words[empty + 1 : empty + 6] == [*mounts[0], "--remount-ro", str(hidden)]
-    assert words[0] == "bwrap"
-    assert words[-4:] == ["--tmpfs", "/home/x", "--chdir", "/home/x"]

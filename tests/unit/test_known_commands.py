@@ -33,24 +33,24 @@ from ooctrain.cli import COMMANDS, calibrate_command, command_ranks, main
 from ooctrain.cli.advice import FitQuestion, changes_that_fit, need_of
 from ooctrain.cli.command_ranks import agree_on_run, is_compared_on_all, rank_rows, with_cores
 from ooctrain.cli.live import Lines, Redrawn, shown_every
-from ooctrain.cli.options import Extent, MemoryOptions, RankOptions, Workload, split_names
+from ooctrain.cli.options import split_names
 from ooctrain.cli.run.kept_promise import counted_rows, expect_kept
 from ooctrain.cli.run.run_record import EpochEnd, RunOptions, RunRecord, TrainingRun, typical_us
 from ooctrain.cli.run.train_rows import plan_rows, summary_rows, task_rows
 from ooctrain.cli.schedules import SCHEDULES, RunLength, depends_on_the_end, find_schedule
+from ooctrain.cli.step_options import Extent, RankOptions, Workload, options_from, parse_rate
 from ooctrain.cli.workload import (
     find_machine,
     host_rows,
     make_task,
     network_rows,
-    parse_rate,
     split_rows,
     written_rows,
 )
 from ooctrain.errors import ConfigError, Infeasible, OoctrainError
 from ooctrain.execution.fit import prepare
 from ooctrain.execution.promise import Promise
-from ooctrain.execution.settings import Settings
+from ooctrain.execution.settings import Options, Settings
 from ooctrain.models import build
 from ooctrain.sched.planners.registry import get_planner
 from ooctrain.step.machine import Disk
@@ -58,9 +58,9 @@ from ooctrain.step.presets import load_calibration, machine
 from ooctrain.tracing import trace
 from ooctrain.units import BYTES, Granule
 
-WORKLOAD = Workload("lenet", "digits", 8, None, "sgd", None, 1, 1, "auto", 0, "cpu", False, "")
-MEMORY = MemoryOptions("50%", None, "lru", "va", "cpu-generic", None, None, None, [])
-EXTENT = Extent(3, None, None, None, None, "cosine")
+WORKLOAD = Workload("lenet", data="digits", batch=8)
+HOW = Options("50%", "lru", threads=1, machine="cpu-generic")
+EXTENT = Extent(epochs=3)
 
 
 def said(rows):
@@ -84,7 +84,7 @@ def a_run(extent=EXTENT, steps=3, **record):
     filled = {"losses": [2.5] * steps, "step_us": [9e5, *[1e4] * (steps - 1)][:steps]}
     trainer = SimpleNamespace(prepared=prepared, steps_done=steps, plan=prepared.plan)
     task = SimpleNamespace(train=range(40))
-    options = RunOptions(WORKLOAD, MEMORY, extent)
+    options = RunOptions(WORKLOAD, HOW, extent)
     return TrainingRun(options, task, trainer, RunRecord(**{**filled, **record}))
 
 
@@ -138,17 +138,17 @@ def test_rows_before_the_first_step():
     rows = []
     for planner, budget in (("lru", "50%"), ("keep-all", "100%"), ("window", "30%")):
         prepared = prepared_step(planner, budget)
-        task = make_task(WORKLOAD)
+        task = make_task(WORKLOAD, 0)
         rows += said([*task_rows(WORKLOAD, task), *plan_rows(prepared)])
     promise = Promise(*(n << 20 for n in (1000, 100, 50, 30, 20, 10, 400, 300)))
     rows += said([*task_rows(WORKLOAD, task), *plan_rows(replace(prepared, promise=promise))])
     for model, size in (("resnet18", 40), ("resnet18", 160)):
         other = replace(WORKLOAD, model=model, data=None, image_size=size)
-        rows += said([*task_rows(other, make_task(other)), *plan_rows(prepared)])
+        rows += said([*task_rows(other, make_task(other, 0)), *plan_rows(prepared)])
     stochastic = replace(WORKLOAD, split="depth=0.5,grid=2x2,stochastic")
-    rows += said(split_rows(make_task(stochastic)))
-    rows += said(split_rows(make_task(replace(stochastic, split="depth=0.5,grid=2x1"))))
-    rows += said(network_rows(make_task(WORKLOAD), WORKLOAD))
+    rows += said(split_rows(make_task(stochastic, 0)))
+    rows += said(split_rows(make_task(replace(stochastic, split="depth=0.5,grid=2x1"), 0)))
+    rows += said(network_rows(make_task(WORKLOAD, 0), WORKLOAD))
     known.check_rows("commands", "rows before", rows)
 
 
@@ -298,8 +298,8 @@ def test_what_ranks_agree_on_and_say():
         count=4, bucket_bytes=1 << 20, sync_batch_norm=True, agree=agreed.append,
         part_of=cut.append, any=lambda mine: mine,
     )  # fmt: skip
-    task = make_task(WORKLOAD)
-    options = RunOptions(WORKLOAD, MEMORY, EXTENT)
+    task = make_task(WORKLOAD, 0)
+    options = RunOptions(WORKLOAD, HOW, EXTENT)
     agree_on_run(ranks, options, task, verify=False)
     assert cut == [8]
     facts = agreed[0]
@@ -314,8 +314,8 @@ def test_what_ranks_agree_on_and_say():
                  verify=True)  # fmt: skip
     assert rank_rows(None, 8) == []
     assert said(rank_rows(ranks, 64)) == [("ranks", "4, 16 64 1.00", 11)]
-    assert with_cores(WORKLOAD, ranks) is WORKLOAD
-    free = replace(WORKLOAD, threads=None)
+    assert with_cores(HOW, ranks) is HOW
+    free = replace(HOW, threads=None)
     assert with_cores(free, None) is free
     assert with_cores(free, ranks).threads >= 1
     assert not is_compared_on_all(None, None)
@@ -411,20 +411,20 @@ def test_what_calibration_measures_prints_and_keeps(link, monkeypatch, tmp_path,
 
 @pytest.mark.parametrize("rate", [None, "50MB"])
 def test_a_disk_in_place_of_memory(rate, tmp_path):
-    memory = replace(MEMORY, spill=str(tmp_path), spill_rate=rate)
-    there = replace(find_machine(WORKLOAD, memory), link="shared")
-    rows = [(name, text) for name, text in host_rows(memory, there) if name != "host"]
-    rows += host_rows(MEMORY, there) + written_rows(memory, 3 << 20, 7)
-    assert written_rows(MEMORY, 1, 1) == []
+    how = options_from({"spill": str(tmp_path), "machine": "cpu-generic"}, rate)
+    there = replace(find_machine(how), link="shared")
+    rows = [(name, text) for name, text in host_rows(how, there) if name != "host"]
+    rows += host_rows(HOW, there) + written_rows(how, 3 << 20, 7)
+    assert written_rows(HOW, 1, 1) == []
     known.check_rows("commands", f"disk {rate}", [
-        *said(rows), *said(host_rows(memory, replace(there, link="duplex"))[1:]),
+        *said(rows), *said(host_rows(how, replace(there, link="duplex"))[1:]),
         (there.out_bytes_per_us, there.in_bytes_per_us) if rate else (),
     ])  # fmt: skip
     with pytest.raises(ConfigError) as caught:
-        find_machine(WORKLOAD, replace(MEMORY, spill_rate="1MB"))
+        options_from({}, "1MB")
     assert caught.value.code == "OOC-106"
     with pytest.raises(ConfigError) as caught:
-        find_machine(WORKLOAD, replace(memory, link_bandwidth="1MB"))
+        options_from({"spill": str(tmp_path), "link_bandwidth": "1MB"})
     assert caught.value.code == "OOC-106"
     assert parse_rate("2GB/s") == parse_rate("2GB") == 2000
 
@@ -517,7 +517,7 @@ def test_rates_that_depend_on_the_end():
 
 
 def test_first_batches_are_those_of_the_data():
-    task = make_task(WORKLOAD)
+    task = make_task(WORKLOAD, 0)
     assert np.isfinite(task.train[0][0]).all()
     assert task.input_shape() == (8, 3, 32, 32)
     assert task.input_shape(3)[0] == 3

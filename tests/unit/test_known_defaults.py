@@ -11,6 +11,7 @@ from __future__ import annotations
 import importlib
 import inspect
 from collections.abc import Iterator
+from dataclasses import MISSING, fields
 from pathlib import Path
 from types import FunctionType
 
@@ -18,6 +19,9 @@ import pytest
 from support import known
 
 import ooctrain
+from ooctrain.cli.step_options import Extent, RankOptions, Workload
+from ooctrain.cli.train_command import Looking
+from ooctrain.execution.settings import Options
 from ooctrain.models import MODELS
 
 ROOT = Path(ooctrain.__file__).resolve().parent
@@ -63,6 +67,15 @@ def rows(room: str) -> list[tuple[str, str]]:
             if defaults:
                 found[f"{module.__name__}.{function.__qualname__}"] = ", ".join(defaults)
     return sorted(found.items())
+
+
+def test_what_holds_of_an_option_that_is_not_given():
+    """Options are fields, which the rooms' rows do not have: a trainer's, and those of commands."""
+    kinds = (Options, Workload, Extent, RankOptions, Looking)
+    known.check_rows("defaults", "options", [
+        (kind.__name__, field.name, spelled(field.default)) for kind in kinds
+        for field in fields(kind) if field.default is not MISSING
+    ])  # fmt: skip
 
 
 @pytest.mark.parametrize("room", [room for room in ROOMS if room not in LEFT_OUT])

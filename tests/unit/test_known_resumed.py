@@ -15,7 +15,6 @@ import pytest
 from support import known
 
 from ooctrain import nn, optim
-from ooctrain.cli.options import Extent, MemoryOptions, Workload
 from ooctrain.cli.run.run_files import (
     changes,
     config_of,
@@ -28,13 +27,15 @@ from ooctrain.cli.run.run_files import (
 )
 from ooctrain.cli.run.run_record import RunOptions, RunRecord, TrainingRun
 from ooctrain.cli.schedules import RunLength, find_schedule
+from ooctrain.cli.step_options import Extent, Workload
 from ooctrain.data.dataset import DataIdentity
 from ooctrain.errors import CheckpointError, ConfigError
 from ooctrain.execution.checkpoint import RunState
+from ooctrain.execution.settings import Options
 
-WORKLOAD = Workload("lenet", "digits", 8, None, "sgd", None, 1, 1, "auto", 3, "cpu", False, "")
-MEMORY = MemoryOptions(None, None, "auto", "va", None, None, None, None, [])
-EXTENT = Extent(4, None, "c.npz", None, "r.npz", "cosine")
+WORKLOAD = Workload("lenet", data="digits", batch=8)
+HOW = Options(threads=1, seed=3)
+EXTENT = Extent(epochs=4, checkpoint_path="c.npz", resume_path="r.npz")
 SEEN = {"train": DataIdentity(40, ("a", "b"), "f1"), "test": DataIdentity(9, (), "f2")}
 NOW = {"train": [40, "f1"], "test": [9, "f2"]}
 
@@ -64,7 +65,7 @@ def a_run(words="cosine", epochs=4, ranks=None, seen=SEEN, **record):
     extent = replace(EXTENT, lr_schedule=words, epochs=epochs)
     record = {"seen": dict(seen), "lengths": [epochs], **record}
     return TrainingRun(
-        RunOptions(WORKLOAD, MEMORY, extent), SimpleNamespace(train=None, test=None), trainer,
+        RunOptions(WORKLOAD, HOW, extent), SimpleNamespace(train=None, test=None), trainer,
         RunRecord(**record),
     )  # fmt: skip
 
@@ -174,7 +175,7 @@ def test_what_a_run_saves(ranks):
 def test_what_must_be_the_same_of_a_run():
     other = replace(WORKLOAD, split="depth=0.5", crop=3, pad=2, flip=True, lr=0.5, classes=4)
     rows = [
-        tuple(config_of(RunOptions(workload, MEMORY, EXTENT)).items())
+        tuple(config_of(RunOptions(workload, HOW, EXTENT)).items())
         for workload in (WORKLOAD, other)
     ]
     for optimizer in ("sgd", "adam", "adamw", "rmsprop", "sgd:lr=0.3", "own.py:Mine", "nothing"):

@@ -19,8 +19,8 @@ from support.strategies import Case, cases
 import ooctrain as oc
 from ooctrain.cli import main
 from ooctrain.cli.live import MOST_LINES, Lines, Pace, Redrawn, shown
-from ooctrain.cli.options import Extent
 from ooctrain.cli.run.run_record import EpochEnd, RunRecord
+from ooctrain.cli.step_options import Extent
 from ooctrain.cli.stepping import PROMPT
 from ooctrain.execution.checkpoint import load
 from ooctrain.explain import explain_code

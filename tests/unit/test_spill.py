@@ -27,8 +27,8 @@ from support.spilling import (
 )
 
 from ooctrain.cli import workload
-from ooctrain.cli.options import MemoryOptions
-from ooctrain.cli.workload import host_rows, spill_of
+from ooctrain.cli.step_options import options_from
+from ooctrain.cli.workload import host_rows
 from ooctrain.devices import spill as rooms
 from ooctrain.devices.cpu.copy_engine import CopyLink
 from ooctrain.devices.cpu.device import CpuDevice
@@ -386,8 +386,8 @@ def test_a_rate_may_be_numpy_s():
 def test_a_slow_disk_s_rate_is_shown():
     """It was "0.00 GB/s", and "0.00 MB/s" of the slowest."""
     for rate, said in ((3.0, "3.00 MB/s"), (1e-3, "1.00 kB/s")):
-        spilled, slow = replace(MEMORY, spill="/tmp"), on_disk(machine("cpu-generic"), rate)
-        rows = host_rows(replace(spilled, spill_rate=f"{rate * 1e3:.0f}kB"), slow)
+        slow = on_disk(machine("cpu-generic"), rate)
+        rows = host_rows(options_from({"spill": "/tmp"}, f"{rate * 1e3:.0f}kB"), slow)
         assert rows[1][1].startswith(f"planned with {said} out and {said} in")
 
 
@@ -479,28 +479,20 @@ def test_a_disk_is_measured_and_nothing_is_left(disk):
 
 def test_a_link_of_memory_does_not_go_with_it():
     with pytest.raises(ConfigError) as found:
-        Settings(spill=Spill("/tmp"), link_bytes_per_us=5.0)
+        Settings(spill=Spill("/tmp"), link_bandwidth=5.0)
     assert found.value.code == "OOC-106"
 
 
-MEMORY = MemoryOptions(
-    budget="50%", host_budget=None, planner="auto", allocator="va", machine=None,
-    link_bandwidth=None, time_limit=None, evaluations=None, rewrites=[],
-)  # fmt: skip
-
-
 def test_the_words_of_the_command_are_a_folder_and_a_rate():
-    assert spill_of(MEMORY) is None
-    with_folder = replace(MEMORY, spill="/x")
-    assert spill_of(with_folder) == Spill("/x")
-    assert spill_of(replace(with_folder, spill_rate="2GB/s")) == Spill("/x", 2000.0)
-    for wrong in (
-        replace(MEMORY, spill_rate="2GB"), replace(with_folder, spill_rate="0"),
-        replace(with_folder, spill_rate="-1"), replace(with_folder, link_bandwidth="2GB"),
-        replace(MEMORY, spill=""),
+    assert options_from({}).disk is None
+    assert options_from({"spill": "/x"}).disk == Spill("/x")
+    assert options_from({"spill": "/x"}, "2GB/s").disk == Spill("/x", 2000.0)
+    for wrong, rate in (
+        ({}, "2GB"), ({"spill": "/x"}, "0"), ({"spill": "/x"}, "-1"), ({"spill": ""}, None),
+        ({"spill": "/x", "link_bandwidth": "2GB"}, None),
     ):  # fmt: skip
         with pytest.raises(ConfigError):
-            spill_of(wrong)
+            options_from(wrong, rate)
 
 
 @pytest.mark.parametrize(
@@ -513,10 +505,10 @@ def test_the_words_of_the_command_are_a_folder_and_a_rate():
 )  # fmt: skip
 def test_the_command_says_where_the_rates_that_it_plans_with_are_from(measured, said, monkeypatch):
     monkeypatch.setattr(workload, "look_at", lambda folder: SpillPlace(folder, "ext4", True, 1))
-    there, memory = replace(machine("cpu-generic"), disk=measured), replace(MEMORY, spill="/x")
-    rows = host_rows(memory, on_disk(there))
+    there = replace(machine("cpu-generic"), disk=measured)
+    rows = host_rows(options_from({"spill": "/x"}), on_disk(there))
     assert rows[-1] == ("", said)
-    held = host_rows(replace(memory, spill_rate="50MB"), on_disk(there, 50.0))
+    held = host_rows(options_from({"spill": "/x"}, "50MB"), on_disk(there, 50.0))
     assert held[-1] == ("", f"{said}; --spill-rate is the most")
     assert "0.05 GB/s out and 0.05 GB/s in" in held[-2][1]
 

@@ -3,6 +3,8 @@ something that is not a number: at construction, and when they are changed betwe
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -54,6 +56,45 @@ WRONG = [
 @pytest.mark.parametrize(("name", "value"), WRONG, ids=str)
 def test_a_trainer_refuses_what_makes_no_sense(name, value):
     refused(lambda: trained(**{name: value}))
+
+
+@pytest.mark.parametrize(("name", "value"), WRONG, ids=str)
+def test_options_refuse_it_too(name, value):
+    if name != "optimizer":  # which is what is trained, and not how
+        refused(lambda: trained(options=oc.Options(**{name: value})))
+
+
+def test_options_are_what_a_trainer_has_and_what_is_named_counts_before_them():
+    options = oc.Options(
+        "50%", planner="window", device="cpu", threads=1, seed=3, accumulate=2, clip=1.5,
+        evaluations=None, conv_algorithm="im2col", spill="/tmp",
+    )  # fmt: skip
+    with oc.Trainer(network(), options=options) as made:
+        assert made.settings == options.settings
+        assert (made.accumulate, made.clip, made.conv_algorithm) == (2, 1.5, "im2col")
+    with oc.Trainer(
+        network(), "cross_entropy", "adam", "60%", accumulate=1, threads=2, rewrites=["fuse"],
+        debug=None, options=options,
+    ) as made:  # fmt: skip
+        wanted = replace(options, budget="60%", threads=2, rewrites=("fuse",))
+        assert (made.settings, made.accumulate) == (wanted.settings, 1)
+    for unknown in ({"bugdet": "50%"}, {"options": options, "spill_rate": "1GB"}):
+        with pytest.raises(TypeError, match=r"unexpected keyword argument"):
+            oc.Trainer(network(), **unknown)
+    for wrong in ("50%", {"budget": "50%"}, oc.Options):
+        refused(lambda wrong=wrong: oc.Trainer(network(), options=wrong))
+
+
+def test_a_trainer_trains_the_same_however_its_options_are_given():
+    losses = []
+    for given in (
+        {"budget": "90%", "seed": 5, "accumulate": 2},
+        {"options": oc.Options(budget="90%", seed=5, accumulate=2)},
+        {"budget": "90%", "options": oc.Options(seed=5, accumulate=2)},
+    ):
+        with oc.Trainer(network(), threads=1, **given) as trainer:
+            losses.append([trainer.step(*batch()) for _ in range(2)])
+    assert losses[0] == losses[1] == losses[2]
 
 
 PLANNED = ("seed", "time_limit_s", "evaluations", "rewrites", "machine")

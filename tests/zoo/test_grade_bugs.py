@@ -92,13 +92,20 @@ LAW = {
     "given": CAGE.test_what_is_given_holds_no_planner_and_no_allocator,
     "a daemon": a_daemon,
     "processes": lambda folder: CAGE.test_no_process_is_started_or_signalled(
-        frozenset({"system-calls"}), folder
+        CAGE.IN_CONTAINER, folder
     ),
-    "a folder (landlock)": lambda folder: CAGE.test_the_teachers_folder_is_not_to_be_read(
-        frozenset({"landlock"}), folder
+    "a folder (landlock)": lambda folder: (
+        CAGE.test_the_teachers_folder_is_neither_read_nor_changed(CAGE.IN_CONTAINER, folder)
     ),
-    "a folder (namespaces)": lambda folder: CAGE.test_the_teachers_folder_is_not_to_be_read(
-        frozenset({"namespaces"}), folder
+    "a folder (namespaces)": lambda folder: (
+        CAGE.test_the_teachers_folder_is_neither_read_nor_changed(
+            CAGE.LAYERS - {"landlock"}, folder
+        )
+    ),
+    "no cage": lambda folder: (
+        CAGE.test_an_honest_planner_works_in_a_cage_and_without_and_is_said_to_be_trusted(
+            {"namespaces", "landlock"}, False, folder
+        )
     ),
     "memory": an_attack("memory without end"),
     "output": an_attack("output without end"),

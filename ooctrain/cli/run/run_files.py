@@ -13,9 +13,9 @@ from collections.abc import Mapping
 from functools import partial
 from typing import Any, TypeGuard
 
-from ooctrain.cli.options import Workload
 from ooctrain.cli.run.run_record import RunOptions, TrainingRun
 from ooctrain.cli.schedules import SCHEDULES, depends_on_the_end
+from ooctrain.cli.step_options import Workload
 from ooctrain.cli.workload import stem_that_takes
 from ooctrain.data import DataLoader, identity_of
 from ooctrain.data.data_sets import same_source
@@ -84,7 +84,7 @@ def save_run(run: TrainingRun, loader: DataLoader, schedule: LRScheduler) -> Non
     state = RunState(
         step=run.trainer.steps_done,
         epoch=position["epoch"],
-        seed=run.options.workload.seed,
+        seed=run.options.how.seed,
         data=position,
         schedule={**schedule.state_dict(), "lr": schedule.get_last_lr()},
         # The cosine's length; a constant learning rate knows no end.
@@ -356,7 +356,7 @@ def _numbers(values: Any, what: str, path: str) -> list[float]:
 def config_of(options: RunOptions) -> dict[str, object]:
     """What must be the same for a resumed run to go on with the same bits; memory is not among
     it."""
-    workload, extent = options.workload, options.extent
+    workload, how, extent = options.workload, options.how, options.extent
     return {
         "model": workload.model,
         "data": workload.data,
@@ -364,9 +364,9 @@ def config_of(options: RunOptions) -> dict[str, object]:
         "image_size": workload.image_size,
         "optimizer": workload.optimizer,
         "lr": learning_rate(workload),
-        "accumulate": workload.accumulate,
-        "conv_algorithm": workload.conv_algorithm,
-        "seed": workload.seed,
+        "accumulate": how.accumulate,
+        "conv_algorithm": how.conv_algorithm,
+        "seed": how.seed,
         # A run that was saved before there were these says nothing of them.
         "split": workload.split or None,
         "crop": workload.crop,

@@ -10,10 +10,11 @@ from collections import deque
 from dataclasses import dataclass, field
 from statistics import median
 
-from ooctrain.cli.options import Extent, MemoryOptions, Workload
+from ooctrain.cli.step_options import Extent, Workload
 from ooctrain.cli.workload import Task
 from ooctrain.data import DataIdentity
 from ooctrain.devices.cpu.process_memory import MemoryWatch
+from ooctrain.execution.settings import Options
 from ooctrain.sched.timeline import Timeline
 from ooctrain.train import Trainer
 
@@ -24,10 +25,10 @@ KEPT_TIMELINES = 10
 
 @dataclass(frozen=True, slots=True)
 class RunOptions:
-    """What the user typed: what is trained, in how much memory, how far."""
+    """What the user typed: what is trained, how, and how far."""
 
     workload: Workload
-    memory: MemoryOptions
+    how: Options
     extent: Extent
 
 

@@ -11,10 +11,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from ooctrain.cli.options import Workload
 from ooctrain.cli.run.kept_promise import Rows, counted_rows
 from ooctrain.cli.run.run_record import RunRecord, TrainingRun, typical_us
 from ooctrain.cli.step_limits import promise_rows
+from ooctrain.cli.step_options import Workload
 from ooctrain.cli.workload import Task, network_rows
 from ooctrain.execution.prepared_step import PreparedStep
 from ooctrain.machine.measured import profile_of_steps

@@ -31,7 +31,6 @@ set -eu
 HERE="${AUTOGRADER:-/autograder}"
 apt-get update -y
 apt-get install -y python3 python3-venv
-apt-get install -y bubblewrap || true
 for PYTHON in python3.14 python3.13 python3.12 python3.11 python3; do
   if command -v "$PYTHON" > /dev/null; then break; fi
 done

@@ -1,10 +1,11 @@
 """A filter of system calls: the kernel refuses those that a planner never needs.
 
-Starting a process, signalling another one, reading its memory, opening a socket and asking for
-other rights each take a system call. With the filter in force these calls fail with EPERM (starting
-a thread is still allowed), and the filter cannot be removed. It needs no privilege. Sources:
-seccomp(2), linux/seccomp.h, linux/filter.h; arch/x86/entry/syscalls and asm-generic/unistd.h for
-the numbers. Read next: `landlock.py`, `namespaces.py`.
+Starting a process, signalling another one, reading its memory, changing a file's owner, mode or
+times, opening a socket and asking for other rights each take a system call. With the filter in
+force these calls fail with EPERM (starting a thread is still allowed), and the filter cannot be
+removed. It needs no privilege. Sources: seccomp(2), linux/seccomp.h, linux/filter.h;
+arch/x86/entry/syscalls and asm-generic/unistd.h for the numbers. Read next: `landlock.py`,
+`namespaces.py`.
 """
 
 from __future__ import annotations
@@ -25,6 +26,13 @@ REFUSED: Mapping[str, tuple[int | None, int | None]] = {
     "pidfd_getfd": (438, 438), "ptrace": (101, 117), "process_vm_readv": (310, 270),
     "process_vm_writev": (311, 271), "process_madvise": (440, 440), "process_mrelease": (448, 448),
     "kcmp": (312, 272), "setsid": (112, 157), "setpgid": (109, 154), "setpriority": (141, 140),
+    # what is known of a file: Landlock leaves it to its owner, who is the grading user
+    "chmod": (90, None), "fchmod": (91, 52), "fchmodat": (268, 53), "fchmodat2": (452, 452),
+    "chown": (92, None), "fchown": (93, 55), "lchown": (94, None), "fchownat": (260, 54),
+    "truncate": (76, 45), "utime": (132, None), "utimes": (235, None), "futimesat": (261, None),
+    "utimensat": (280, 88), "setxattr": (188, 5), "lsetxattr": (189, 6), "fsetxattr": (190, 7),
+    "removexattr": (197, 14), "lremovexattr": (198, 15), "fremovexattr": (199, 16),
+    "setxattrat": (463, 463), "removexattrat": (466, 466), "file_setattr": (469, 469),
     # the network and other ways out
     "socket": (41, 198), "socketpair": (53, 199), "io_uring_setup": (425, 425),
     "memfd_create": (319, 279), "memfd_secret": (447, 447), "shmget": (29, 194),
