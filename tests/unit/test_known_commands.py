@@ -379,7 +379,7 @@ def test_what_calibration_measures_prints_and_keeps(link, monkeypatch, tmp_path,
         return nullcontext("trainer")
 
     disk = Disk(2000.0, 3000.0, link, 50.0, str(tmp_path))
-    monkeypatch.setenv("COLUMNS", "150")
+    monkeypatch.setenv("COLUMNS", "400")
     monkeypatch.setattr(calibrate_command, "make_trainer", made)
     monkeypatch.setattr(calibrate_command, "measure", measure)
     monkeypatch.setattr(calibrate_command, "measure_disk", lambda folder: disk)
