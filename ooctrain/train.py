@@ -595,8 +595,7 @@ class Trainer:
     def _finished(self, work: Callable[[], R]) -> R:
         """Does work that an interrupt waits for; where it is stepped through, in this thread, which
         may ask a user."""
-        debug = self.settings.debug
-        stepped = debug is not None and debug.before is not None
+        stepped = self.settings.debug.before is not None
         return work() if stepped else self._residence.finisher.do(work, self._leaves)
 
     def _manner(self) -> Manner:
