@@ -15,6 +15,7 @@ from collections.abc import Callable, Generator, Hashable, Iterable, Mapping, Se
 from contextlib import closing
 from dataclasses import replace
 from functools import partial
+from inspect import Signature, signature
 from typing import Annotated, Any, NoReturn, TypeVar
 from weakref import WeakSet
 
@@ -594,8 +595,7 @@ class Trainer:
     def _finished(self, work: Callable[[], R]) -> R:
         """Does work that an interrupt waits for; where it is stepped through, in this thread, which
         may ask a user."""
-        debug = self.settings.debug
-        stepped = debug is not None and debug.before is not None
+        stepped = self.settings.debug.before is not None
         return work() if stepped else self._residence.finisher.do(work, self._leaves)
 
     def _manner(self) -> Manner:
@@ -607,6 +607,17 @@ class Trainer:
 
     def _tensors(self) -> dict[str, Tensor]:
         return named_tensors(self.model, self.optimizer)
+
+
+def _with_options(own: Signature) -> Signature:
+    """What a trainer takes, with all options by their names: `help` and notebooks show it."""
+    given = {name: each for name, each in own.parameters.items() if each.kind != each.VAR_KEYWORD}
+    options = signature(Options).parameters.items()
+    more = [each.replace(kind=each.KEYWORD_ONLY) for name, each in options if name not in given]
+    return own.replace(parameters=[*given.values(), *more])
+
+
+Trainer.__signature__ = _with_options(signature(Trainer))  # type: ignore[attr-defined]
 
 
 def _step_of(schedule: LRScheduler, before: Sequence[float] | None, loss: float) -> None:

@@ -65,6 +65,10 @@ class NoCage(ConfigError):
     """No submission can be run here: it is not this submission's fault."""
 
 
+def _no_cage(why: str) -> NoCage:
+    return NoCage(f"no process can be started for a submission: {why}", code="OOC-119")
+
+
 class Interview:
     """One submission, for as long as something is asked of it.
 
@@ -190,16 +194,19 @@ class Interview:
             try:
                 patience = Patience(START_LIMIT_S, process.pid)
                 ready = process.line.receive(patience.until).get("ready")
-            except (EOFError, OutOfTime, BadMessage):
+            except EOFError:
                 why = process.end(ENDING_S)
                 continue
+            except (OutOfTime, BadMessage) as error:  # not a reason to trust it
+                why = process.end(ENDING_S)
+                raise _no_cage(why) from error
             self.applied = tuple(map(str, ready or ()))
             if layers and not is_cage(self.applied):
                 process.end()
                 continue
             self._ways = [layers]  # what has run in a cage once is never run without
             return process
-        raise NoCage(f"no process can be started for a submission: {why}", code="OOC-119")
+        raise _no_cage(why)
 
     def _give_up(self, why: str, patience_s: float = 0.0) -> NoReturn:
         assert self._process is not None

@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
 from os import PathLike
+from typing import Annotated, Any
 
 from ooctrain.alloc.registry import AllocatorChoice, choose_allocator
 from ooctrain.devices.cpu.host_vm import PAGE_BYTES, why_no_virtual_memory
@@ -24,7 +25,7 @@ from ooctrain.errors import ConfigError, PlanMismatch
 from ooctrain.execution.promise import check_memory_setting
 from ooctrain.sched.planning.effort import EVALUATIONS, Effort
 from ooctrain.sched.planning.planner import Planner, check_evaluations
-from ooctrain.step.arguments import checked
+from ooctrain.step.arguments import Taker, checked
 from ooctrain.step.machine import Machine
 from ooctrain.step.option import option
 from ooctrain.step.presets import DEVICES, on_disk, usable_cores, with_link
@@ -35,6 +36,13 @@ DEFAULT_REWRITES = ("fuse", "share_storage")
 #: Seeds are written to checkpoints as numbers of 64 bits.
 MAX_SEED = (1 << 63) - 1
 MOST_THREADS = 1024
+NO_DEBUG = Debug()
+
+
+def _debug(value: Any) -> Debug:
+    if value is not None and not isinstance(value, Debug):
+        raise TypeError
+    return value or NO_DEBUG
 
 
 @checked
@@ -101,7 +109,7 @@ class Settings:
         EVALUATIONS, f"Effort of a searching planner, a few lists each; default: {EVALUATIONS}.",
         least=1,
     )  # fmt: skip
-    debug: Debug | None = None
+    debug: Annotated[Debug, Taker("a Debug, or None", _debug)] = NO_DEBUG
     rewrites: Sequence[str] = option(
         DEFAULT_REWRITES,
         'Rewrites of the step, in order: "bands:16:features.0:features.16", or file.py:name.',

@@ -85,7 +85,7 @@ def ways(draw):
         allocator=draw(st.sampled_from(ALLOCATORS)),
         machine=draw(st.sampled_from(["cpu-generic", "v100-pcie"])),
         threads=draw(st.sampled_from([1, 2, 3])),
-        link_bytes_per_us=draw(st.sampled_from([None, None, 200.0, 3000.0])),
+        link_bandwidth=draw(st.sampled_from([None, None, 200.0, 3000.0])),
         debug=draw(st.sampled_from(DEBUGS)),
         time_limit_s=0.2,
     )

@@ -137,7 +137,7 @@ def test_random_networks_train_to_the_bit(tmp_path_factory, model, how):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(FileCalls, "file_system", lambda self, folder: 0xEF53)
         folder = str(tmp_path_factory.mktemp("spill"))
-        train_on_disk(folder, replace(how, link_bytes_per_us=None), model)
+        train_on_disk(folder, replace(how, link_bandwidth=None), model)
 
 
 # A disk that fails.

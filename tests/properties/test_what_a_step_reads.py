@@ -127,7 +127,7 @@ BY_NAME: dict[str, Callable[[Any, Any], Any]] = {
     "debug": lambda owner, old: Debug(poison=0x7F), "device": lambda owner, old: "cuda",
     "planner": lambda owner, old: "naive", "allocator": lambda owner, old: "best-fit",
     "machine": lambda owner, old: "v100-pcie", "budget": lambda owner, old: "60%",
-    "link_bytes_per_us": lambda owner, old: 5000.0, "host_budget": lambda owner, old: "1MiB",
+    "link_bandwidth": lambda owner, old: 5000.0, "host_budget": lambda owner, old: "1MiB",
     "time_limit_s": lambda owner, old: 1.0, "rewrites": lambda owner, old: ("fuse",),
     "threads": lambda owner, old: 2, "timeline": lambda owner, old: None,
     "prepared": lambda owner, old: None, "momentum": lambda owner, old: 0.5,

@@ -10,7 +10,9 @@ import pytest
 
 import ooctrain as oc
 from ooctrain import nn
+from ooctrain.devices.interface import Debug
 from ooctrain.errors import ConfigError
+from ooctrain.execution.settings import Settings
 
 SHAPE = 4, 1, 6, 6
 
@@ -184,3 +186,28 @@ def test_weights_that_have_not_been_drawn_yet_go_along(name):
     getattr(nn.init, name)(layer.weight)
     copied = pickle.loads(pickle.dumps(layer))
     assert np.array_equal(copied.weight.numpy(), layer.weight.numpy())
+
+
+#: Settings as 0.1.0 pickled them at first: by their places, one of them called link_bytes_per_us.
+SETTINGS_OF_BEFORE = (
+    "800495c7000000000000008c1b6f6f63747261696e2e657865637574696f6e2e73657474696e6773948c0853"
+    "657474696e67739493942981945d94288c03353025948c0677696e646f77948c027661948c03637075944b02"
+    "8c0b6370752d67656e657269639447407f4000000000008c0431476942944b03473ff80000000000004b648c"
+    "1a6f6f63747261696e2e646576696365732e696e74657266616365948c0544656275679493942981945d9428"
+    "4bff894700000000000000004b00894e65628c04667573659485944e4e898965622e"
+)
+
+
+def test_settings_of_before_are_what_they_were():
+    found = pickle.loads(bytes.fromhex(SETTINGS_OF_BEFORE))
+    assert found == Settings(
+        "50%", "window", "va", "cpu", 2, "cpu-generic", 500.0, "1GiB", seed=3, time_limit_s=1.5,
+        evaluations=100, debug=Debug(poison=255), rewrites=("fuse",),
+    )  # fmt: skip
+    assert found.link_bandwidth == 500.0
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_options_are_equal_on_the_other_side(way):
+    options = oc.Options("25%", threads=2, accumulate=3, clip=0.5, spill="/tmp")
+    assert WAYS[way](options) == options

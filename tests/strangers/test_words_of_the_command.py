@@ -27,7 +27,7 @@ DOORS = {
     ),
     "the split": (
         "plan lenet --split depth=2", "plan lenet --split grid=2", "plan lenet --split x",
-        "plan lenet --split fit=much", "compare lenet --split depth=2 --keep .",
+        "plan lenet --split fit=much",
     ),
     "the data": (
         f"train {TINY} --data digit", f"train {TINY} --data cifar10:none", f"train {TINY} --data =",

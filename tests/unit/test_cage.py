@@ -207,8 +207,10 @@ CAGES = [LAYERS, IN_CONTAINER]
 
 @pytest.mark.parametrize(
     ("allowed", "caged"),
-    [(LAYERS, True), (IN_CONTAINER, True), ({"namespaces", "landlock"}, False),
-     ({"system-calls"}, False), ((), False)],
+    [(LAYERS, True), pytest.param(IN_CONTAINER, True, marks=pytest.mark.slow),
+     ({"namespaces", "landlock"}, False),
+     pytest.param({"system-calls"}, False, marks=pytest.mark.slow),
+     pytest.param((), False, marks=pytest.mark.slow)],
 )  # fmt: skip
 def test_an_honest_planner_works_in_a_cage_and_without_and_is_said_to_be_trusted(
     allowed, caged, tmp_path
@@ -266,7 +268,10 @@ def test_the_teachers_environment_is_not_to_be_read(tmp_path, monkeypatch):
     assert "TEACHERS_TOKEN" not in str(error)
 
 
-@pytest.mark.parametrize("allowed", CAGES, ids=["all", "in a container"])
+@pytest.mark.parametrize(
+    "allowed", [LAYERS, pytest.param(IN_CONTAINER, marks=pytest.mark.slow)],
+    ids=["all", "in a container"],
+)  # fmt: skip
 def test_no_process_is_started_or_signalled(allowed, tmp_path):
     for deed in ("os.fork()", "os.kill(os.getppid(), 0)", "os.execv('/bin/true', ['true'])"):
         error, applied = asked(submitted(tmp_path, deed), allowed=allowed)

@@ -3,7 +3,8 @@ something that is not a number: at construction, and when they are changed betwe
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import fields, replace
+from inspect import Parameter, signature
 
 import numpy as np
 import pytest
@@ -83,6 +84,18 @@ def test_options_are_what_a_trainer_has_and_what_is_named_counts_before_them():
             oc.Trainer(network(), **unknown)
     for wrong in ("50%", {"budget": "50%"}, oc.Options):
         refused(lambda wrong=wrong: oc.Trainer(network(), options=wrong))
+
+
+def test_what_a_trainer_takes_shows_all_options_with_their_defaults():
+    shown = signature(oc.Trainer).parameters
+    assert [*shown][:9] == [
+        "model", "loss", "optimizer", "budget", "planner", "allocator", "device", "accumulate",
+        "ranks",
+    ]  # fmt: skip
+    for field in fields(oc.Options):
+        assert field.name in shown
+        if shown[field.name].kind == Parameter.KEYWORD_ONLY:
+            assert shown[field.name].default == field.default
 
 
 def test_a_trainer_trains_the_same_however_its_options_are_given():

@@ -94,8 +94,8 @@ LAW = {
     "processes": lambda folder: CAGE.test_no_process_is_started_or_signalled(
         CAGE.IN_CONTAINER, folder
     ),
-    "a folder (landlock)": lambda folder: (
-        CAGE.test_the_teachers_folder_is_neither_read_nor_changed(CAGE.IN_CONTAINER, folder)
+    "a folder (landlock)": lambda folder: CAGE.test_the_teachers_folder_is_neither_read_nor_changed(
+        CAGE.IN_CONTAINER, folder
     ),
     "a folder (namespaces)": lambda folder: (
         CAGE.test_the_teachers_folder_is_neither_read_nor_changed(

@@ -142,12 +142,7 @@ def require_kernels(trace: Trace, gpu: Gpu) -> None:
 
 
 def open_device(
-    budget_bytes: int,
-    host: int | HostFile,
-    *,
-    piece_bytes: int | None,
-    link: Link,
-    debug: Debug | None,
+    budget_bytes: int, host: int | HostFile, *, piece_bytes: int | None, link: Link, debug: Debug
 ) -> CudaDevice:
     """The GPU with an arena of the budget; see `CudaDevice` for what it takes and raises."""
     driver = open_cuda_driver()
