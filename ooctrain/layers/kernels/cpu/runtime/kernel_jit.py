@@ -231,7 +231,8 @@ def raising(function: Callable) -> Callable:
     """As `inner`, for a function that raises exceptions with values of its own: to make Python's
     objects of them takes an environment, which Numba gives to what becomes machine code."""
     require_compiler()
-    return numba.njit(no_cpython_wrapper=True, no_cfunc_wrapper=True)(function)
+    options = {"no_cpython_wrapper": True, "no_cfunc_wrapper": True}
+    return numba.njit(**options)(function)  # type: ignore[call-overload]
 
 
 class Lazy(ABC):
