@@ -7,13 +7,14 @@ fault, whichever library found it. Read next: `values.py`, which refuses values.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from types import MappingProxyType
 
 import click
 
-from ooctrain.errors import ConfigError, did_you_mean
+from ooctrain.errors import ConfigError, did_you_mean, unknown_name
 
 #: What other commands and other libraries call an option, and what it is called here.
 ELSEWHERE: Mapping[str, str] = MappingProxyType({
@@ -39,6 +40,10 @@ def usage_error(error: click.UsageError, command: str) -> ConfigError:
     if error.ctx is None:
         fix = f"`{command} --help` says how it is called"
         return ConfigError(_sentence(error), where=command, fix=fix)
+    group, said = error.ctx.command, re.match("No such command '(.+?)'", error.format_message())
+    if isinstance(group, click.Group) and said:  # of `tutorials` or `course`
+        helps = f"`{command} --help` says what each does"
+        return unknown_name("no command is called", said[1], group.commands, helps, where=command)
     what, usage = _sentence(error), " ".join(error.ctx.get_usage().split())
     if isinstance(error, click.MissingParameter) and error.param:
         what = f"{error.param.make_metavar(error.ctx)} is missing"

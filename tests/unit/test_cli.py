@@ -78,6 +78,8 @@ def test_exit_statuses(error, status):
 
 WRONG = {
     "no such command": (["trian"], "did you mean 'train'"),
+    "no such command of a group": (["tutorials", "lst"], "did you mean 'list'"),
+    "nothing like it in a group": (["course", "nonsense"], "known: list, copy, strip"),
     "no such option": (["plan", "lenet", "--bugdet", "1MiB"], "--budget"),
     "the option of another tool": (["train", *SMALL, "--save", "x"], "mean '--checkpoint'?"),
     "the other tool's option": (["train", *SMALL, "--ram", "1GiB"], "mean '--memory'?"),
