@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import math
+import random
 import sys
 import textwrap
 from contextlib import nullcontext
@@ -20,6 +22,7 @@ from ooctrain.alloc.replay import peak_bytes
 from ooctrain.cli import main
 from ooctrain.course import measures as measuring
 from ooctrain.course.assignments import ASSIGNMENTS as ASSIGNMENT_NAMES
+from ooctrain.course.grade import COMPARED, Grade, Row
 from ooctrain.course.interview import Interview
 from ooctrain.course.measures import budget_bytes_of, measured, par_us
 from ooctrain.course.remote import plan_in_answer
@@ -496,3 +499,31 @@ def test_an_allocator_of_the_library_is_compared_with_par():
     assert bound == peak_bytes(log.requests)
     assert replayed(REPLAY, "best-fit", 60).ratio == 1
     assert replayed(replace(REPLAY, par="bound"), "best-fit", 60).ratio == par_bytes(REPLAY) / bound
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_a_grade_is_what_its_rows_say(seed):
+    """In the order of the rows, with required ones among them, compared ones with and without a
+    ratio, and any number of points to pass."""
+    rng = random.Random(seed)
+    rows = []
+    for number in range(rng.randrange(7)):
+        kind = rng.choice(("law", "test", "bug", *COMPARED))
+        ratio = rng.choice((None, 0.5, 2.0, 8.0, 8.0)) if kind in COMPARED else None
+        points, unsafe = rng.choice((0.0, 1.25, 7.04)), rng.random() < 0.1
+        rows.append(Row(kind, f"row {number}", points, points + rng.randrange(3), ratio=ratio,
+                        unsafe=unsafe))  # fmt: skip
+    enough = rng.choice((0.0, 0.5, 1.25, 5.0, 7.0, 20.0))
+    found, total = Grade("me", tuple(rows), enough), sum(row.points for row in rows)
+    broken = [row.name for row in rows if row.unsafe]
+    assert found.unsafe == ", ".join(broken)
+    limit = total if not broken else min(total, enough - 1 if enough > 1 else 0)
+    assert found.points == pytest.approx(limit, abs=0.051)
+    assert found.points == round(found.points, 1)
+    assert found.most_points == pytest.approx(sum(row.most_points for row in rows), abs=0.051)
+    assert found.passed == (not broken and found.points >= enough)
+    ratios = [row.ratio for row in rows if row.kind in COMPARED]
+    if not ratios or None in ratios:
+        assert found.ratio is None
+    else:
+        assert found.ratio == pytest.approx(math.prod(ratios) ** (1 / len(ratios)))
