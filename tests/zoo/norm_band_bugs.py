@@ -74,7 +74,7 @@ def _statistics_that_move_with_each_band(patch: pytest.MonkeyPatch) -> None:
 
 NORM_BAND_BUGS: dict[str, Plant] = {
     "statistics per band": _slip(
-        bands._BandWeaver, "_run_call", "(image, rows.lo), call.id in run.states",
+        bands._RowWeaver, "_run_call", "(image, rows.lo), call.id in run.states",
         "(image, rows.lo), False",
     ),
     "mean of band means": _means_of_band_means,
@@ -83,8 +83,9 @@ NORM_BAND_BUGS: dict[str, Plant] = {
     ),
     "running statistics moved three times": _statistics_that_move_with_each_band,
     "halo rows counted": _slip(
-        bands._BandWeaver, "_run_call", "rows = Span(frontier[t], frontier[t + 1])",
-        "rows = Span(max(frontier[t] - bool(call.op.carries), 0), frontier[t + 1])",
+        banded_calls.BandedCalls, "of", "Span(*self.rows[call.id][band : band + 2])",
+        "Span(max(self.rows[call.id][band] - bool(call.op.carries), 0), "
+        "self.rows[call.id][band + 1])",
     ),
     "means of the two sums over the band": _slip(
         BatchNormGradApply, "_on_rows", "over=self.over or n * h * w", "over=0"
@@ -121,9 +122,8 @@ NORM_BAND_BUGS: dict[str, Plant] = {
         BatchNormGradReduce, "row_rule", "(SAME,) * self.mask", "(None,) * self.mask"
     ),
     "recomputation with new statistics": _slip(
-        bands._BandWeaver, "_run_again", "leading_to(self.calls.forward, read, self.waiting)",
-        "leading_to(self.calls.forward, read, "
-        "[v for v in self.waiting if len(self.trace.variables[v].shape) == 4])",
+        bands._RowWeaver, "_run_again", "self.waiting | self.whole",
+        "[v for v in self.waiting if len(self.trace.variables[v].shape) == 4]",
     ),
     "totals before the last image": _slip_everywhere(
         carried_totals, "finish_level", "run.states:", "run.states and not run.level:"
