@@ -38,7 +38,7 @@ OF_PRODUCTS = _slip(
 
 BAND_BUGS: dict[str, Plant] = {
     "kept rows one short": _slip(
-        WEAVER, "_keep_for_next",
+        WEAVER, "_keep",
         "min(firsts, default=made), made)", "min(firsts, default=made - 1) + 1, made)",
     ),
     "kept rows of the band before only": _slip(
@@ -60,7 +60,7 @@ BAND_BUGS: dict[str, Plant] = {
         band_rows, "_view", "(part.image, rows.lo", "(0, rows.lo"
     ),
     "gradient rows dropped one band early": _slip(
-        WEAVER, "_keep_for_band_before", "default=made)), band - 1)", "default=made)), band)"
+        WEAVER, "_keep", "band - 1)", "band)"
     ),
     "gradient rows in ascending order": _slip(
         WEAVER, "backward", "reversed(self.numbers) if self.keeps else self.numbers",
@@ -112,13 +112,13 @@ BAND_BUGS: dict[str, Plant] = {
         banded_calls, "frontier_after", "min(computable", "max(computable"
     ),
     "kept for one reader of a fork": _slip(
-        WEAVER, "_keep_for_next", "min(firsts, default=made)", "max(firsts, default=made)"
+        WEAVER, "_keep", "min(firsts, default=made)", "max(firsts, default=made)"
     ),
     "gradients meet at the term that is least complete": _slip(
         banded_calls, "_backward_rows", "map(max, zip", "map(min, zip"
     ),
     "gradient rows for one reader of a fork": _slip(
-        WEAVER, "_keep_for_band_before", "max(stops, default=made)", "min(stops, default=made)"
+        WEAVER, "_keep", "max(stops, default=made)", "min(stops, default=made)"
     ),
     "weight gradients of a transposed convolution by its output": _slip(
         banded_calls, "_backward_rows", "forward.ins[0] if over_input else ", ""

@@ -174,9 +174,7 @@ class _RowWeaver:
                 run.begin(band, band // self.bands)
                 for call in level:
                     self._run_call(run, call, band)
-                    if not self.calls.rules[call.id].reduces:
-                        for v in call.outs:
-                            self._keep_for_next(run, v, band, readers)
+                    self._keep(run, call, band, readers)
             finish_level(run, level, self.writer)
         self._hand_over(run)
         return run
@@ -199,8 +197,7 @@ class _RowWeaver:
                     self._run_call(
                         run, call, band, None if of is None else forward.by_call.get((of, band))
                     )
-                    if not self.calls.rules[call.id].reduces:
-                        self._keep_for_band_before(run, call.outs[0], band, readers)
+                    self._keep(run, call, band, readers)
             run.kept.clear()
             finish_level(run, level, self.writer)
         self._hand_over(run)
@@ -221,8 +218,7 @@ class _RowWeaver:
         read = (v for call in level for v in call.ins)
         for call in leading_to(self.calls.forward, read, self.waiting | self.whole):
             self._run_call(run, call, band)
-            for v in call.outs:
-                self._keep_for_band_before(run, v, band, readers)
+            self._keep(run, call, band, readers)
         run.mark = ""
 
     # One call in one band
@@ -243,7 +239,11 @@ class _RowWeaver:
             full = self.trace.variables[call.outs[0]].shape
             op = rule.cut(RowPlace(image, rows, above, below, full))
         spans = [None if read is None else read.inside for read in reads]
-        step = self._step(run, call, op, image, rows, self._sources(run, call, op, image, spans))
+        sources = self._sources(run, call, op, image, spans)
+        if isinstance(op, CarriedSum):
+            step = self._carried_step(run, call, op, self.rows.label(image, rows), sources)
+        else:
+            step = self._step(run, call, op, image, rows, sources)
         step.of = of
         run.by_call[call.id, band] = step
 
@@ -297,8 +297,6 @@ class _RowWeaver:
         views = tuple(view for source in sources for _, view in source)
         counts = tuple(map(len, sources)) if len(values) > len(sources) else ()
         reuse = positions(call)
-        if isinstance(op, CarriedSum):
-            return self._carried_step(run, call, op, self.rows.label(image, rows), sources)
         if around or any(views) or counts:
             op, reuse = OnRows(op, views, bool(above), bool(below), counts), {}
             values += [part.value for part in (*above, *below)]
@@ -389,31 +387,27 @@ class _RowWeaver:
         for v, value in run.results.items():
             self.writer.becomes(v, value)
 
-    # Rows
-
-    def _keep_for_next(self, run: BandPass, v: int, band: int, readers: Readers) -> None:
-        """Keeps the rows made so far that forward calls of later bands read."""
-        image, t = divmod(band, self.bands)
-        if not self.keeps or t + 1 == self.bands:
-            return
-        firsts = [
-            read.first(rows[t + 1], row_count(self.trace, v))
-            for read, rows in readers.get(v, [])
-            if rows[t + 1] < rows[-1]
-        ]
-        made = self.calls.frontiers[v][t + 1]
-        self.rows.keep(run, v, image, Span(min(firsts, default=made), made), band + 1)
-
-    def _keep_for_band_before(self, run: BandPass, v: int, band: int, readers: Readers) -> None:
-        """Keeps the rows made so far, from the last one up, that backward calls of earlier bands
-        read.
+    def _keep(self, run: BandPass, call: Call, band: int, readers: Readers) -> None:
+        """Keeps the rows made so far of what a call writes that the next band reads: forward those
+        above its own, backward, from the last row up, those below.
         """
-        if not self.keeps:
-            return
         image, t = divmod(band, self.bands)
-        stops = [read.stop(rows[t], row_count(self.trace, v)) for read, rows in readers.get(v, [])]
-        made = self.calls.frontiers[v][t]
-        self.rows.keep(run, v, image, Span(made, max(stops, default=made)), band - 1)
+        forward = run.phase == "forward"
+        if not self.keeps or self.calls.rules[call.id].reduces or (forward and t + 1 == self.bands):
+            return
+        for v in call.outs:
+            extent, read_by = row_count(self.trace, v), readers.get(v, [])
+            if forward:
+                made = self.calls.frontiers[v][t + 1]
+                firsts = [
+                    read.first(rows[t + 1], extent)
+                    for read, rows in read_by if rows[t + 1] < rows[-1]
+                ]  # fmt: skip
+                self.rows.keep(run, v, image, Span(min(firsts, default=made), made), band + 1)
+            else:
+                made = self.calls.frontiers[v][t]
+                stops = [read.stop(rows[t], extent) for read, rows in read_by]
+                self.rows.keep(run, v, image, Span(made, max(stops, default=made)), band - 1)
 
 
 # Blocks: tensors between bands, inputs and results, as variables of one band each. A call that
