@@ -135,7 +135,7 @@ BAND_BUGS: dict[str, Plant] = {
         banded_calls, "_handed_out", "not ids.issuperset(trace.readers[v])", "not trace.readers[v]"
     ),
     "unread last rows without gradient": _slip(
-        WEAVER, "_run_call", "self._write_zeros(run, call, image, rows)", "return"
+        WEAVER, "_read_padding", "self._write_zeros(run, call, image, rows)", "return"
     ),
     "rows between windows counted twice": _slip(
         RowsRead, "_gathered",

@@ -16,7 +16,7 @@ from zoo.planting import plant, plant_everywhere
 
 from ooctrain.layers.kernels.cpu import carried_sums as kernels
 from ooctrain.layers.resampling import Upsample, UpsampleGrad
-from ooctrain.rewrite.tile import banded_calls, bands, tiling
+from ooctrain.rewrite.tile import banded_calls, carried_totals, tiling
 from ooctrain.step.rows import ScaledRows
 
 Plant = Callable[[pytest.MonkeyPatch], None]
@@ -42,9 +42,8 @@ CLASS_LOSS_BUGS: dict[str, Plant] = {
         kernels, "add_losses", "partials, lanes, weight = _loss_parts(state, rows)",
         "partials, lanes, weight = _loss_parts(state, rows); lanes[:] = 0",
     ),
-    "the total of each band": _slip(
-        bands._RowWeaver, "_run_call", "(image, rows.lo), call.id in run.states",
-        "(image, rows.lo), False",
+    "the total of each band": _slip_everywhere(
+        carried_totals, "carry", "goes_on = call.id in run.states", "goes_on = False"
     ),
     "rows of two bands both counted": _slip(
         banded_calls.BandedCalls, "of", "Span(*self.rows[call.id][band : band + 2])",

@@ -73,9 +73,8 @@ def _statistics_that_move_with_each_band(patch: pytest.MonkeyPatch) -> None:
 
 
 NORM_BAND_BUGS: dict[str, Plant] = {
-    "statistics per band": _slip(
-        bands._RowWeaver, "_run_call", "(image, rows.lo), call.id in run.states",
-        "(image, rows.lo), False",
+    "statistics per band": _slip_everywhere(
+        carried_totals, "carry", "goes_on = call.id in run.states", "goes_on = False"
     ),
     "mean of band means": _means_of_band_means,
     "float32 sums of squares": _slip(
@@ -165,7 +164,7 @@ LOSS_BAND_BUGS: dict[str, Plant] = {
         band_rows.BandRows, "of_image", "(image, *(0", "(0, *(0"
     ),
     "pooled into the first image": _slip_everywhere(
-        carried_totals, "add_part", "start = (image, ", "start = (0, "
+        carried_totals, "add_part", "InsertAdd((image, ", "InsertAdd((0, "
     ),
     "all images pooled together": _slip(
         AdaptiveAvgPool2d, "row_rule", "adds_images=False", "adds_images=True"

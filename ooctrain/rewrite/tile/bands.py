@@ -30,7 +30,7 @@ import math
 from bisect import bisect_right
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import chain, pairwise
+from itertools import pairwise
 from types import MappingProxyType
 
 from ooctrain.errors import ConfigError
@@ -39,11 +39,10 @@ from ooctrain.layers.kernels.device_tables import TABLES
 from ooctrain.layers.regions import Insert
 from ooctrain.rewrite.tile.band_rows import BandPass, BandRows, Part, Source
 from ooctrain.rewrite.tile.banded_calls import BandedCalls, row_count
-from ooctrain.rewrite.tile.carried_sums import CarriedSum
 from ooctrain.rewrite.tile.carried_totals import (
     Level,
     add_part,
-    carried_sum,
+    carry,
     crossing,
     finish_level,
     leading_to,
@@ -53,7 +52,7 @@ from ooctrain.rewrite.tile.frontier import Frontier
 from ooctrain.rewrite.tile.graph_tiles import RowTiles
 from ooctrain.rewrite.tile.halo import row_axis, start_of, with_rows
 from ooctrain.rewrite.tile.on_rows import OnRows, View
-from ooctrain.rewrite.tile.writer import TileCall, TraceWriter, Value, alive, positions, zeros
+from ooctrain.rewrite.tile.writer import TileCall, TraceWriter, alive, onto, positions, zeros
 from ooctrain.step.blocks import block_name, block_of
 from ooctrain.step.machine import specs_of
 from ooctrain.step.op import Op, Spec
@@ -232,17 +231,16 @@ class _RowWeaver:
         if any(read is not None and not read.inside.extent for read in reads):
             self._read_padding(run, call, image, rows)
             return
-        if self.keeps and call.op.carries:
-            op: Op = carried_sum(self.trace, call, (image, rows.lo), call.id in run.states)
+        spans = [None if read is None else read.inside for read in reads]
+        carries = self.keeps and bool(call.op.carries)
+        sources = self._sources(run, call, image, spans, in_pieces=not carries)
+        if carries:
+            label = self.rows.label(image, rows)
+            step = carry(run, self.trace, call, (image, rows.lo), label, sources)
         else:
             above, below = (0, 0) if reads[0] is None else (reads[0].pad_lo, reads[0].pad_hi)
             full = self.trace.variables[call.outs[0]].shape
             op = rule.cut(RowPlace(image, rows, above, below, full))
-        spans = [None if read is None else read.inside for read in reads]
-        sources = self._sources(run, call, op, image, spans)
-        if isinstance(op, CarriedSum):
-            step = self._carried_step(run, call, op, self.rows.label(image, rows), sources)
-        else:
             step = self._step(run, call, op, image, rows, sources)
         step.of = of
         run.by_call[call.id, band] = step
@@ -260,15 +258,14 @@ class _RowWeaver:
             self._write_zeros(run, call, image, rows)
 
     def _sources(
-        self, run: BandPass, call: Call, op: Op, image: int, spans: Sequence[Span | None]
-    ) -> list[list[Source]]:
+        self, run: BandPass, call: Call, image: int, spans: Sequence[Span | None], *,
+        in_pieces: bool,
+    ) -> list[list[Source]]:  # fmt: skip
         """Values that hold what a call reads; `spans` are rows of images, None the whole input."""
         rule = self.calls.rules[call.id]
         images = [v for v, span in zip(call.ins, spans, strict=True) if span is not None]
         written = () if rule.reduces else call.outs
-        in_pieces = not isinstance(op, CarriedSum) and self.rows.in_whole_groups(
-            [*images, *written]
-        )
+        in_pieces = in_pieces and self.rows.in_whole_groups([*images, *written])
         found: list[list[Source]] = [
             [(self.writer.value_of(v), None)]
             if span is None
@@ -328,22 +325,6 @@ class _RowWeaver:
                 self._made(run, v, image, Part(span, value))
         return step
 
-    def _carried_step(
-        self, run: BandPass, call: Call, sum_: CarriedSum, label: str,
-        sources: Sequence[Sequence[Source]],
-    ) -> TileCall:  # fmt: skip
-        """A sum that goes on where the band before has stopped."""
-        values, views = zip(*chain.from_iterable(sources), strict=True)
-        state = [run.states[call.id]] if sum_.goes_on else []
-        op: Op = OnRows(sum_, (*views, *(None for _ in state))) if any(views) else sum_
-        name = f"{call.name}{label}"
-        out = Value(f"{name}.state", Spec((sum_.state_bytes,), "uint8"), "stat")
-        ins, reuse = (*values, *state), {0: len(values)} if state else {}
-        step = TileCall(name, op, ins, (out,), run.phase, reuse)
-        run.steps.append(step)
-        run.states[call.id] = out
-        return step
-
     def _neighbouring(self, run: BandPass, v: int, rows: Span) -> list[Part]:
         """Kept rows of a tensor that end or begin where the band's own rows do.
 
@@ -376,12 +357,12 @@ class _RowWeaver:
             run.wholes[v], steps = zeros(self.writer.value_of(v))
             run.steps += steps
         whole, label = run.wholes[v], self.rows.label(image, part.rows)
-        run.wholes[v] = self.rows.value(v, label.replace("[", "[with ", 1), whole.spec)
         op = Insert(start_of(whole.spec.shape, image, part.rows.lo))
         op.infer(whole.spec, part.value.spec)  # raises ShapeError: rows beyond the whole
-        name = f"{self.trace.variables[v].name}.insert{label}"
-        outs = (run.wholes[v],)
-        run.steps.append(TileCall(name, op, (whole, part.value), outs, run.phase, {0: 0}))
+        name, new = self.trace.variables[v].name, label.replace("[", "[with ", 1)
+        call = f"{name}.insert{label}"
+        run.steps.append(onto(whole, f"{name}{new}", call, op, part.value, run.phase))
+        run.wholes[v] = run.steps[-1].outs[0]
 
     def _hand_over(self, run: BandPass) -> None:
         for v, value in run.results.items():

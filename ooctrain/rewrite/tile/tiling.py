@@ -29,8 +29,7 @@ from ooctrain.rewrite.tile.bands import handed_over_bytes, weave_bands, weave_ti
 from ooctrain.rewrite.tile.graph_tiles import graph_calls, is_graph
 from ooctrain.rewrite.tile.halo import tile_spans
 from ooctrain.rewrite.tile.segment import Segment, find_segment, named_calls
-from ooctrain.rewrite.tile.weave import weave
-from ooctrain.rewrite.tile.writer import make_tiles
+from ooctrain.rewrite.tile.weave import make_tiles, weave
 from ooctrain.step.machine import specs_of
 from ooctrain.step.op import Op, Spec
 from ooctrain.step.rows import Span
