@@ -28,7 +28,6 @@ from ooctrain.layers.pooling import AdaptiveAvgPool2d, AdaptiveAvgPool2dGrad
 from ooctrain.rewrite.tile import (
     band_rows,
     banded_calls,
-    bands,
     carried_sums,
     carried_totals,
     writer,
@@ -119,10 +118,6 @@ NORM_BAND_BUGS: dict[str, Plant] = {
     ),
     "the mask of a fused gradient is not cut": _slip(
         BatchNormGradReduce, "row_rule", "(SAME,) * self.mask", "(None,) * self.mask"
-    ),
-    "recomputation with new statistics": _slip(
-        bands._RowWeaver, "_run_again", "self.waiting | self.whole",
-        "[v for v in self.waiting if len(self.trace.variables[v].shape) == 4]",
     ),
     "totals before the last image": _slip_everywhere(
         carried_totals, "finish_level", "run.states:", "run.states and not run.level:"
