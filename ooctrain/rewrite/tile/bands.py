@@ -74,7 +74,7 @@ def weave_tiles(trace: Trace, calls: BandedCalls, tiles: int) -> Trace:
     Cost: O(calls of the trace + tiles * these calls).
     """
     most = trace.variables[calls.forward[0].ins[0]].shape[2]
-    return _woven(trace, calls, RowTiles(trace, calls, min(tiles, most)))
+    return _woven(trace, calls, RowTiles(trace, calls, min(tiles, most)), again=True)
 
 
 def weave_bands(trace: Trace, calls: BandedCalls, again: bool) -> Trace:
@@ -88,7 +88,7 @@ def weave_bands(trace: Trace, calls: BandedCalls, again: bool) -> Trace:
     return read_blocks(_woven(trace, calls, None, again))
 
 
-def _woven(trace: Trace, calls: BandedCalls, tiles: RowTiles | None, again: bool = True) -> Trace:
+def _woven(trace: Trace, calls: BandedCalls, tiles: RowTiles | None, again: bool) -> Trace:
     writer = TraceWriter(trace)
     weaver = _RowWeaver(trace, calls, writer, tiles, again)
     writer.copy(calls.before)

@@ -86,7 +86,7 @@ class _Demand:
 
 @dataclass(frozen=True, slots=True)
 class RowTiles:
-    """The tiles of an image: of each tensor that others read, so many even shares of its rows.
+    """The tiles of an image: even shares of the rows of each tensor that others read.
 
     Args:
         calls: of `graph_calls`.
