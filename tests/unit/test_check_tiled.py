@@ -17,7 +17,7 @@ import ooctrain as oc
 from ooctrain import nn
 from ooctrain.errors import ConfigError
 from ooctrain.layers.regions import Insert
-from ooctrain.rewrite.tile import weave, writer
+from ooctrain.rewrite.tile import weave
 from ooctrain.testing import TiledFailure, TiledReport, check_tiled
 from ooctrain.testing.tiled.check_tiled import (
     SCALARS,
@@ -148,7 +148,7 @@ def test_a_planted_bug_of_norms_makes_it_fail(bug: str, monkeypatch: pytest.Monk
 
 def test_a_planted_bug_of_tiles_makes_it_fail(monkeypatch: pytest.MonkeyPatch) -> None:
     """dX inserted, not added: what two tiles share is that of the later one."""
-    plain = writer.insertion
+    plain = weave.insertion
 
     def insertion(op, whole, part, region, phase):
         return plain(Insert, whole, part, region, phase)

@@ -117,6 +117,18 @@ def test_the_estimate_of_its_rows_is_what_the_tiled_step_computes() -> None:
         assert sum(rows) / trace.variables[call.outs[0]].shape[2] == pytest.approx(first[call.id])
 
 
+def test_a_gradient_of_a_tile_names_the_forward_call_of_its_tile() -> None:
+    """As in bands and in the grid: reports count it to its layer."""
+    after = tiled(joined(1, 32), 4)
+    pairs = [
+        (call, after.calls[call.forward_of]) for call in after.calls if call.forward_of is not None
+    ]
+    assert len(pairs) >= 4 * 6
+    for call, forward in pairs:
+        assert forward.phase == "forward"
+        assert call.name.partition(".")[0] == forward.name.partition(".")[0]
+
+
 class Padded(nn.Module):
     """Nobody asks for gradients of the padding, so the calls behind it run over fewer rows."""
 

@@ -22,7 +22,7 @@ from ooctrain.step.op import OverWindows
 from ooctrain.step.rows import RowsRead
 
 Plant = Callable[[pytest.MonkeyPatch], None]
-WEAVER, ROWS = bands._BandWeaver, band_rows.BandRows
+WEAVER, ROWS = bands._RowWeaver, band_rows.BandRows
 
 
 def _slip(owner: Any, name: str, piece: str, wrong: str) -> Plant:
@@ -38,7 +38,7 @@ OF_PRODUCTS = _slip(
 
 BAND_BUGS: dict[str, Plant] = {
     "kept rows one short": _slip(
-        WEAVER, "_keep_for_next",
+        WEAVER, "_keep",
         "min(firsts, default=made), made)", "min(firsts, default=made - 1) + 1, made)",
     ),
     "kept rows of the band before only": _slip(
@@ -60,17 +60,19 @@ BAND_BUGS: dict[str, Plant] = {
         band_rows, "_view", "(part.image, rows.lo", "(0, rows.lo"
     ),
     "gradient rows dropped one band early": _slip(
-        WEAVER, "_keep_for_band_before", "default=made)), band - 1)", "default=made)), band)"
+        WEAVER, "_keep", "band - 1)", "band)"
     ),
     "gradient rows in ascending order": _slip(
-        WEAVER, "backward", "reversed(self.numbers)", "self.numbers"
+        WEAVER, "backward", "reversed(self.numbers) if self.keeps else self.numbers",
+        "self.numbers",
     ),
     "gradients gathered from one row too few": _slip(
         RowsRead, "_gathered", "// w.stride + 1)", "// w.stride)"
     ),
     "weight gradients over kept rows": _slip(
-        WEAVER, "_run_call", "Span(frontier[t], frontier[t + 1])",
-        "Span(max(frontier[t] - rule.reduces, 0), frontier[t + 1])",
+        banded_calls.BandedCalls, "of", "Span(*self.rows[call.id][band : band + 2])",
+        "Span(max(self.rows[call.id][band] - self.rules[call.id].reduces, 0), "
+        "self.rows[call.id][band + 1])",
     ),
     "weight gradients by the borders of the input": _slip(
         banded_calls, "_backward_rows", "if over_input else forward.outs[0]",
@@ -82,7 +84,7 @@ BAND_BUGS: dict[str, Plant] = {
     ),
     "bands go into the whole from below": _slip(
         WEAVER, "_made", "image, part.rows.lo))",
-        "image, self.rows.extent(v) - part.rows.hi))",
+        "image, row_count(self.trace, v) - part.rows.hi))",
     ),
     "a part has enough rows if it has the first": _slip(
         ROWS, "source", " and rows.hi <= part.rows.hi", ""
@@ -110,13 +112,13 @@ BAND_BUGS: dict[str, Plant] = {
         banded_calls, "frontier_after", "min(computable", "max(computable"
     ),
     "kept for one reader of a fork": _slip(
-        WEAVER, "_keep_for_next", "min(firsts, default=made)", "max(firsts, default=made)"
+        WEAVER, "_keep", "min(firsts, default=made)", "max(firsts, default=made)"
     ),
     "gradients meet at the term that is least complete": _slip(
         banded_calls, "_backward_rows", "map(max, zip", "map(min, zip"
     ),
     "gradient rows for one reader of a fork": _slip(
-        WEAVER, "_keep_for_band_before", "max(stops, default=made)", "min(stops, default=made)"
+        WEAVER, "_keep", "max(stops, default=made)", "min(stops, default=made)"
     ),
     "weight gradients of a transposed convolution by its output": _slip(
         banded_calls, "_backward_rows", "forward.ins[0] if over_input else ", ""
@@ -130,10 +132,10 @@ BAND_BUGS: dict[str, Plant] = {
         "rows * window.stride + 1, outputs",
     ),
     "what others read is not put together": _slip(
-        WEAVER, "__init__", "if not ids.issuperset(trace.readers[v])", "if not trace.readers[v]"
+        banded_calls, "_handed_out", "not ids.issuperset(trace.readers[v])", "not trace.readers[v]"
     ),
     "unread last rows without gradient": _slip(
-        WEAVER, "_run_call", "self._write_zeros(run, call, image, rows)", "return"
+        WEAVER, "_read_padding", "self._write_zeros(run, call, image, rows)", "return"
     ),
     "rows between windows counted twice": _slip(
         RowsRead, "_gathered",

@@ -16,7 +16,7 @@ from zoo.planting import plant, plant_everywhere
 
 from ooctrain.layers.kernels.cpu import carried_sums as kernels
 from ooctrain.layers.resampling import Upsample, UpsampleGrad
-from ooctrain.rewrite.tile import bands, tiling
+from ooctrain.rewrite.tile import banded_calls, carried_totals, tiling
 from ooctrain.step.rows import ScaledRows
 
 Plant = Callable[[pytest.MonkeyPatch], None]
@@ -42,13 +42,13 @@ CLASS_LOSS_BUGS: dict[str, Plant] = {
         kernels, "add_losses", "partials, lanes, weight = _loss_parts(state, rows)",
         "partials, lanes, weight = _loss_parts(state, rows); lanes[:] = 0",
     ),
-    "the total of each band": _slip(
-        bands._BandWeaver, "_run_call", "(image, rows.lo), call.id in run.states",
-        "(image, rows.lo), False",
+    "the total of each band": _slip_everywhere(
+        carried_totals, "carry", "goes_on = call.id in run.states", "goes_on = False"
     ),
     "rows of two bands both counted": _slip(
-        bands._BandWeaver, "_run_call", "rows = Span(frontier[t], frontier[t + 1])",
-        "rows = Span(max(frontier[t] - bool(call.op.carries), 0), frontier[t + 1])",
+        banded_calls.BandedCalls, "of", "Span(*self.rows[call.id][band : band + 2])",
+        "Span(max(self.rows[call.id][band] - bool(call.op.carries), 0), "
+        "self.rows[call.id][band + 1])",
     ),
     "pixels of the first image": _slip(
         kernels, "add", "(place[0] * shape[1] + place[1])", "(place[1])"

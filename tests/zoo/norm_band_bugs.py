@@ -28,7 +28,6 @@ from ooctrain.layers.pooling import AdaptiveAvgPool2d, AdaptiveAvgPool2dGrad
 from ooctrain.rewrite.tile import (
     band_rows,
     banded_calls,
-    bands,
     carried_sums,
     carried_totals,
     writer,
@@ -73,9 +72,8 @@ def _statistics_that_move_with_each_band(patch: pytest.MonkeyPatch) -> None:
 
 
 NORM_BAND_BUGS: dict[str, Plant] = {
-    "statistics per band": _slip(
-        bands._BandWeaver, "_run_call", "(image, rows.lo), call.id in run.states",
-        "(image, rows.lo), False",
+    "statistics per band": _slip_everywhere(
+        carried_totals, "carry", "goes_on = call.id in run.states", "goes_on = False"
     ),
     "mean of band means": _means_of_band_means,
     "float32 sums of squares": _slip(
@@ -83,8 +81,9 @@ NORM_BAND_BUGS: dict[str, Plant] = {
     ),
     "running statistics moved three times": _statistics_that_move_with_each_band,
     "halo rows counted": _slip(
-        bands._BandWeaver, "_run_call", "rows = Span(frontier[t], frontier[t + 1])",
-        "rows = Span(max(frontier[t] - bool(call.op.carries), 0), frontier[t + 1])",
+        banded_calls.BandedCalls, "of", "Span(*self.rows[call.id][band : band + 2])",
+        "Span(max(self.rows[call.id][band] - bool(call.op.carries), 0), "
+        "self.rows[call.id][band + 1])",
     ),
     "means of the two sums over the band": _slip(
         BatchNormGradApply, "_on_rows", "over=self.over or n * h * w", "over=0"
@@ -119,11 +118,6 @@ NORM_BAND_BUGS: dict[str, Plant] = {
     ),
     "the mask of a fused gradient is not cut": _slip(
         BatchNormGradReduce, "row_rule", "(SAME,) * self.mask", "(None,) * self.mask"
-    ),
-    "recomputation with new statistics": _slip(
-        bands._BandWeaver, "_run_again", "leading_to(self.calls.forward, read, self.waiting)",
-        "leading_to(self.calls.forward, read, "
-        "[v for v in self.waiting if len(self.trace.variables[v].shape) == 4])",
     ),
     "totals before the last image": _slip_everywhere(
         carried_totals, "finish_level", "run.states:", "run.states and not run.level:"
@@ -165,7 +159,7 @@ LOSS_BAND_BUGS: dict[str, Plant] = {
         band_rows.BandRows, "of_image", "(image, *(0", "(0, *(0"
     ),
     "pooled into the first image": _slip_everywhere(
-        carried_totals, "add_part", "start = (image, ", "start = (0, "
+        carried_totals, "add_part", "InsertAdd((image, ", "InsertAdd((0, "
     ),
     "all images pooled together": _slip(
         AdaptiveAvgPool2d, "row_rule", "adds_images=False", "adds_images=True"

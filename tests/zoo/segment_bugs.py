@@ -120,16 +120,16 @@ SEGMENT_BUGS: dict[str, tuple[Plant, Callable[[], None]]] = {
     ),
     "weight gradients over all rows in each tile": (
         _slip(
-            graph_tiles._GraphWeaver,
-            "demand",
-            "self._share(self.rows_of(call), tile)",
-            "Span(0, self.rows_of(call))",
+            graph_tiles.RowTiles,
+            "of",
+            "self._share(self.untiled(call), tile)",
+            "Span(0, self.untiled(call))",
         ),
         _bits_of_a_graph,
     ),
     "tiles that leave out a row": (
         _slip(
-            graph_tiles._GraphWeaver,
+            graph_tiles.RowTiles,
             "_share",
             "extent * (tile + 1) // self.tiles)",
             "extent * (tile + 1) // self.tiles - (tile == 1))",

@@ -175,7 +175,7 @@ SURVIVORS: dict[str, Survivor] = {
                 _ALL_READS.replace("builder.calls for", "reversed(builder.calls) for"),
             ),
             "the sum over tiles begins anew with each": (
-                writer, "add_up", "totals[gradient] = new", "totals[gradient] = part",
+                writer, "add_up", "totals[gradient] = steps[-1].outs[0]", "totals[gradient] = part",
             ),
         },
     ),

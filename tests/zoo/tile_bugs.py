@@ -33,7 +33,7 @@ def _with_rule(rule: ReadRule) -> Plant:
             outputs = reads[-1].inside
         return tuple(reversed(reads))
 
-    return lambda patch: patch.setattr(writer, "chain_reads", chain_reads)
+    return lambda patch: patch.setattr(weave, "chain_reads", chain_reads)
 
 
 def _clipped(first: int, stop: int, lowest: int, highest: int) -> Read:
@@ -77,7 +77,7 @@ def _interior_padding(outputs: Span, window: Window, extent: int) -> Read:
 
 def _padding_at_grid_border(patch: pytest.MonkeyPatch) -> None:
     """Pads the tiles at the border of the grid; halos may reach the border from further inside."""
-    plain = writer.make_tiles
+    plain = weave.make_tiles
 
     def make_tiles(trace, segment, rows, columns):
         tiles = plain(trace, segment, rows, columns)
@@ -112,7 +112,7 @@ def _counted_twice(patch: pytest.MonkeyPatch) -> None:
 
 def _halo_overwritten(patch: pytest.MonkeyPatch) -> None:
     """dX is inserted, not added: what two tiles share is that of the later one."""
-    plain = writer.insertion
+    plain = weave.insertion
 
     def insertion(op, whole, part, region, phase):
         return plain(Insert, whole, part, region, phase)

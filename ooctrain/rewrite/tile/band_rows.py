@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from ooctrain.errors import ConfigError
 from ooctrain.layers.combine import Concat
 from ooctrain.layers.regions import Slice
+from ooctrain.rewrite.tile.banded_calls import row_count
 from ooctrain.rewrite.tile.halo import row_axis, start_of, with_rows
 from ooctrain.rewrite.tile.on_rows import View
 from ooctrain.rewrite.tile.writer import TileCall, TraceWriter, Value
@@ -56,6 +57,7 @@ class BandPass:
         finished: tensors of earlier levels.
         states: {call that sums over all rows: its state so far}.
         vectors: {(vectors of all images, image): those of one}.
+        whole: tensors of the calls that exist as wholes, made by another pass.
     """
 
     phase: Phase
@@ -71,6 +73,7 @@ class BandPass:
     finished: set[int] = field(default_factory=set)
     states: dict[int, Value] = field(default_factory=dict)
     vectors: dict[tuple[int, int], Value] = field(default_factory=dict)
+    whole: Collection[int] = ()
 
     @property
     def results(self) -> dict[int, Value]:
@@ -80,7 +83,7 @@ class BandPass:
     @property
     def cut_mark(self) -> str:
         """Part of the names of what is cut out of tensors, as each level may cut again."""
-        return f"{self.mark}.{self.level}" if self.level else self.mark
+        return self.mark or (f".{self.level}" if self.level else "")
 
     def begin(self, band: int, image: int) -> None:
         """A band that has nothing yet but what was kept for it, and what earlier levels made."""
@@ -160,9 +163,9 @@ class BandRows:
 
     def _parts(self, run: BandPass, v: int, image: int) -> list[Part]:
         """What holds rows of a tensor now, in the order of their first rows."""
-        if v in self.inner:
+        if v in self.inner and v not in run.whole:
             return sorted(run.parts[v], key=_first_row)
-        whole = Part(Span(0, self.extent(v)), self.writer.value_of(v), image)
+        whole = Part(Span(0, row_count(self.trace, v)), self.writer.value_of(v), image)
         return [*run.parts.get(v, []), whole]
 
     def _cut(self, run: BandPass, v: int, image: int, rows: Span, label: str) -> Value:
@@ -216,11 +219,6 @@ class BandRows:
                 code="OOC-113",
                 fix="a multiple of 4 channels, windows that do not overlap, or a shorter segment",
             )
-
-    def extent(self, v: int) -> int:
-        """Rows of the whole tensor."""
-        shape = self.trace.variables[v].shape
-        return shape[row_axis(shape)]
 
     def spec(self, v: int, rows: Span) -> Spec:
         """Shape and type of some rows of one image of a tensor."""

@@ -22,11 +22,12 @@ from ooctrain.rewrite.tile.frontier import (
     frontier_before,
     rounded,
 )
+from ooctrain.rewrite.tile.halo import row_axis
 from ooctrain.rewrite.tile.segment import check_untiled, choose_chain, named_calls
 from ooctrain.step.machine import specs_of
 from ooctrain.step.op import row_rule_of, why_untiled
-from ooctrain.step.rows import SAME, RowRule
-from ooctrain.step.trace import Call, Trace
+from ooctrain.step.rows import SAME, Read, RowRule, Span
+from ooctrain.step.trace import Call, Phase, Trace
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +41,7 @@ class BandedCalls:
         rules: {call: its row rule}.
         rows: {call: frontier of the rows that it runs over}.
         frontiers: {variable that exists in bands: its frontier}.
+        handed_out: results that other calls or the caller read, so that they exist as wholes too.
     """
 
     forward: tuple[Call, ...]
@@ -50,11 +52,31 @@ class BandedCalls:
     rules: Mapping[int, RowRule]
     rows: Mapping[int, Frontier]
     frontiers: Mapping[int, Frontier]
+    handed_out: frozenset[int]
 
     @property
     def bands(self) -> int:
         """How many there are."""
         return len(self.rows[self.forward[0].id]) - 1
+
+    def of(self, phase: Phase, band: int) -> dict[int, Span]:
+        """{call of a pass: rows that it runs over in one band}; backward may run forward calls
+        again.
+        """
+        calls = self.forward if phase == "forward" else (*self.forward, *self.backward)
+        return {call.id: Span(*self.rows[call.id][band : band + 2]) for call in calls}
+
+    def reads(self, trace: Trace, call: Call, rows: Span) -> list[Read | None]:
+        """What some rows of a call read of its inputs; None: all of it, as of a weight."""
+        return [
+            None if read is None else read.read(rows, row_count(trace, v))
+            for read, v in zip(self.rules[call.id].reads, call.ins, strict=True)
+        ]
+
+    @property
+    def results(self) -> set[int]:
+        """All that its calls write."""
+        return {v for call in (*self.forward, *self.backward) for v in call.outs}
 
 
 def banded_calls(
@@ -93,8 +115,9 @@ def banded_calls(
     before, rest = _together(trace.calls, {call.id for call in forward})
     between, after = _together(rest, {call.id for call in backward})
     return BandedCalls(
-        tuple(forward), tuple(backward), before, between, after, rules, rows, frontiers
-    )
+        tuple(forward), tuple(backward), before, between, after, rules, rows, frontiers,
+        _handed_out(trace, (*forward, *backward)),
+    )  # fmt: skip
 
 
 def forward_calls(trace: Trace, first: str | None, last: str | None) -> list[Call]:
@@ -157,6 +180,20 @@ def _backward_calls(trace: Trace, forward: set[int]) -> list[Call]:
         elif not (inside.isdisjoint(call.ins) and outside.isdisjoint(call.ins)):
             outside.update(call.outs)
     return found
+
+
+def _handed_out(trace: Trace, inside: Sequence[Call]) -> frozenset[int]:
+    ids, outputs = {call.id for call in inside}, set(trace.outputs.values())
+    return frozenset(
+        v for call in inside for v in call.outs
+        if v in outputs or not ids.issuperset(trace.readers[v])
+    )  # fmt: skip
+
+
+def row_count(trace: Trace, v: int) -> int:
+    """Rows of an image."""
+    shape = trace.variables[v].shape
+    return shape[row_axis(shape)]
 
 
 def _rule(trace: Trace, call: Call) -> RowRule:

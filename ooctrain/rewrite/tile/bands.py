@@ -1,16 +1,26 @@
-"""Row bands that compute no row twice: kept rows forward, gathered gradient rows backward.
+"""One pass over rows: bands that keep their halos, or tiles that compute them again.
 
-The given calls of a trace run image after image and band after band; each runs over the rows that
-its frontier gives it. The rows that it reads above them were made by the bands before. Of each
-tensor only the few rows that the next band needs are kept: they are cut out at once so that the
-rest can be freed, and the next band's own rows are written directly after them. Backward, bands go
-in descending order. A gradient row is gathered from all rows that it contributed to, which exist by
-then, so no halo is added up and each row is written once. Weight gradients sum each band's own
-rows. A call that reads a sum over all rows, such as a norm, waits for all bands; such calls are a
-level of their own (`carried_totals.py`). With `again`, a band's forward calls run once more in
-backward, from the kept rows. Without it, backward reads what forward made, and the planner decides
-what to keep, to swap or to run again. Tensors between bands then fall into blocks, so that they
-need never be whole (`read_blocks`). Source: ours; docs/tiling.md. Read next: `band_rows.py`,
+The given calls of a trace run image after image and part after part of its rows. For each call of a
+part two facts are known before: over which rows it runs, and which rows these read (its row rule).
+From that the pass makes views of what the call reads, the operation of the part, and the place of
+its result. What others read of the results becomes whole again, part by part.
+
+Bands are one setting: their rows follow from frontiers (`frontier.py`), so that each row belongs to
+one band, and what a band reads above its own rows was made by the bands before. Of each tensor only
+the few rows that the next band needs are kept: they are cut out at once so that the rest can be
+freed, and the next band's own rows are written directly after them. Backward, bands go in
+descending order. A gradient row is gathered from all rows that it contributed to, which exist by
+then, so no halo is added up and each row is written once. Sums over rows go on from band to band. A
+call that reads such a sum, as a norm does, waits for all bands; such calls are a level of their own
+(`carried_totals.py`). With `again`, a band's forward calls run once more in backward, from the kept
+rows. Without it, backward reads what forward made, and the planner decides what to keep, to swap or
+to run again. Tensors between bands then fall into blocks, so that they need never be whole
+(`read_blocks`).
+
+Tiles of rows are the other setting: their rows follow from what others read (`graph_tiles.py`), so
+neighbours compute some rows twice; nothing is kept, and each tile sums for itself.
+
+Source: bands are ours, docs/tiling.md; tiles are paper 003's. Read next: `band_rows.py`,
 `carried_totals.py`; the law is `tests/properties/test_bands.py`.
 """
 
@@ -20,7 +30,7 @@ import math
 from bisect import bisect_right
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import chain, pairwise
+from itertools import pairwise
 from types import MappingProxyType
 
 from ooctrain.errors import ConfigError
@@ -28,41 +38,59 @@ from ooctrain.layers.combine import Constant
 from ooctrain.layers.kernels.device_tables import TABLES
 from ooctrain.layers.regions import Insert
 from ooctrain.rewrite.tile.band_rows import BandPass, BandRows, Part, Source
-from ooctrain.rewrite.tile.banded_calls import BandedCalls
-from ooctrain.rewrite.tile.carried_sums import CarriedSum
+from ooctrain.rewrite.tile.banded_calls import BandedCalls, row_count
 from ooctrain.rewrite.tile.carried_totals import (
     Level,
     add_part,
-    carried_sum,
+    carry,
     crossing,
     finish_level,
     leading_to,
     levels_of,
 )
 from ooctrain.rewrite.tile.frontier import Frontier
+from ooctrain.rewrite.tile.graph_tiles import RowTiles
 from ooctrain.rewrite.tile.halo import row_axis, start_of, with_rows
 from ooctrain.rewrite.tile.on_rows import OnRows, View
-from ooctrain.rewrite.tile.writer import TileCall, TraceWriter, Value, alive, positions, zeros
+from ooctrain.rewrite.tile.writer import TileCall, TraceWriter, alive, onto, positions, zeros
 from ooctrain.step.blocks import block_name, block_of
 from ooctrain.step.machine import specs_of
 from ooctrain.step.op import Op, Spec
 from ooctrain.step.rows import AnyRead, RowPlace, Span
-from ooctrain.step.trace import ITEM_BYTES, Call, Trace, Variable
+from ooctrain.step.trace import ITEM_BYTES, Call, Phase, Trace, Variable
 
+PHASES: tuple[Phase, ...] = ("forward", "backward")
 #: {tensor: how calls read its rows, and over which rows they run}
 Readers = dict[int, list[tuple[AnyRead, Frontier]]]
 
 
+def weave_tiles(trace: Trace, calls: BandedCalls, tiles: int) -> Trace:
+    """The trace with these calls replaced by those of tiles of rows that compute their halos again.
+
+    Args:
+        calls: of `graph_calls`.
+        tiles: of each image; fewer where it has fewer rows.
+
+    Cost: O(calls of the trace + tiles * these calls).
+    """
+    most = trace.variables[calls.forward[0].ins[0]].shape[2]
+    return _woven(trace, calls, RowTiles(trace, calls, min(tiles, most)), again=True)
+
+
 def weave_bands(trace: Trace, calls: BandedCalls, again: bool) -> Trace:
-    """The trace with these calls replaced by those of their bands.
+    """The trace with these calls replaced by those of bands that keep their halos.
 
     Args:
         again: write each band's forward calls into the backward pass once more.
 
     Cost: O(calls of the trace + bands * these calls).
     """
+    return read_blocks(_woven(trace, calls, None, again))
+
+
+def _woven(trace: Trace, calls: BandedCalls, tiles: RowTiles | None, again: bool) -> Trace:
     writer = TraceWriter(trace)
-    weaver = _BandWeaver(trace, calls, writer, again)
+    weaver = _RowWeaver(trace, calls, writer, tiles, again)
     writer.copy(calls.before)
     forward = weaver.forward()
     writer.write(forward.steps)
@@ -70,7 +98,7 @@ def weave_bands(trace: Trace, calls: BandedCalls, again: bool) -> Trace:
     backward = weaver.backward(forward)
     writer.write(backward.steps, wanted=backward.results.values())
     writer.copy(calls.after)
-    return read_blocks(writer.finish())
+    return writer.finish()
 
 
 def handed_over_bytes(trace: Trace, calls: BandedCalls, again: bool) -> int:
@@ -81,7 +109,7 @@ def handed_over_bytes(trace: Trace, calls: BandedCalls, again: bool) -> int:
     Cost: O(bands of an image * these calls).
     """
     images = trace.variables[calls.forward[0].ins[0]].shape[0]
-    weaver = _BandWeaver(trace, calls, TraceWriter(trace), again, images=1)
+    weaver = _RowWeaver(trace, calls, TraceWriter(trace), None, again, images=1)
     forward = weaver.forward()
     backward = weaver.backward(forward)
     bands = [part for row in forward.made[0].values() for part in row]
@@ -93,25 +121,28 @@ def handed_over_bytes(trace: Trace, calls: BandedCalls, again: bool) -> int:
     return images * sum(value.spec.nbytes for value in made & read)
 
 
-class _BandWeaver:
-    """Makes the steps of the bands, pass by pass; band number image * T + t is band t of an
-    image.
+class _RowWeaver:
+    """Makes the steps of bands, or of tiles of rows, pass by pass; number image * T + t is band t
+    of an image.
 
     Args:
+        tiles: the rows of tiles that compute their halos again; None: bands that keep them.
+        again: write each band's forward calls into the backward pass once more.
         images: number of images, from the first one on, whose bands are made; None: all.
     """
 
     def __init__(
-        self, trace: Trace, calls: BandedCalls, writer: TraceWriter, again: bool,
-        images: int | None = None,
+        self, trace: Trace, calls: BandedCalls, writer: TraceWriter, tiles: RowTiles | None,
+        again: bool, images: int | None = None,
     ) -> None:  # fmt: skip
         self.trace, self.calls, self.writer, self.again = trace, calls, writer, again
-        inside = (*calls.forward, *calls.backward)
-        ids = {call.id for call in inside}
-        self.inner = {v for call in inside for v in call.outs}
-        self.handed_out = set(trace.outputs.values()) | {
-            v for v in self.inner if not ids.issuperset(trace.readers[v])
+        self.keeps, self.bands = tiles is None, calls.bands if tiles is None else tiles.tiles
+        #: {phase: for each band of an image over which rows calls run}
+        self.runs = {
+            phase: [(tiles or calls).of(phase, t) for t in range(self.bands)] for phase in PHASES
         }
+        #: forward results that backward reads whole
+        self.whole = frozenset[int]() if tiles is None else tiles.stored
         self.levels = levels_of(calls.forward, calls.rules)
         #: sums, and forward tensors that exist in all bands before backward
         self.waiting = crossing(self.levels)
@@ -119,8 +150,8 @@ class _BandWeaver:
             if calls.rules[call.id].reduces:
                 self.waiting.update(call.outs)
         all_images = trace.variables[calls.forward[0].ins[0]].shape[0]
-        self.numbers = range((images or all_images) * calls.bands)
-        self.rows = BandRows(trace, writer, self.inner, all_images)
+        self.numbers = range((images or all_images) * self.bands)
+        self.rows = BandRows(trace, writer, calls.results, all_images)
 
     def _readers(self, calls: Iterable[Call]) -> Readers:
         """For each tensor how these calls read its rows, and over which rows they run."""
@@ -139,24 +170,25 @@ class _BandWeaver:
         for level in self.levels:
             readers = self._readers(level)
             for band in self.numbers:
-                run.begin(band, band // self.calls.bands)
+                run.begin(band, band // self.bands)
                 for call in level:
                     self._run_call(run, call, band)
-                    if not self.calls.rules[call.id].reduces:
-                        for v in call.outs:
-                            self._keep_for_next(run, v, band, readers)
+                    self._keep(run, call, band, readers)
             finish_level(run, level, self.writer)
         self._hand_over(run)
         return run
 
     def backward(self, forward: BandPass) -> BandPass:
-        """All bands in descending order; with `again` each begins with its forward calls."""
-        run = BandPass("backward")
+        """All bands, in descending order if they keep rows; with `again` each begins with its
+        forward calls.
+        """
+        run = BandPass("backward", whole=self.whole)
         for level in levels_of(self.calls.backward, self.calls.rules):
             readers = self._readers(level)
-            for band in reversed(self.numbers):
-                run.begin(band, band // self.calls.bands)
-                self._read_forward(run, forward, band)
+            for band in reversed(self.numbers) if self.keeps else self.numbers:
+                run.begin(band, band // self.bands)
+                if self.keeps:
+                    self._read_forward(run, forward, band)
                 if self.again:
                     self._run_again(run, band, level, readers)
                 for call in level:
@@ -164,8 +196,7 @@ class _BandWeaver:
                     self._run_call(
                         run, call, band, None if of is None else forward.by_call.get((of, band))
                     )
-                    if not self.calls.rules[call.id].reduces:
-                        self._keep_for_band_before(run, call.outs[0], band, readers)
+                    self._keep(run, call, band, readers)
             run.kept.clear()
             finish_level(run, level, self.writer)
         self._hand_over(run)
@@ -173,7 +204,7 @@ class _BandWeaver:
 
     def _read_forward(self, run: BandPass, forward: BandPass, band: int) -> None:
         """What forward made and left, and what it kept for this band."""
-        made = forward.made.get(band // self.calls.bands, {}).items()
+        made = forward.made.get(band // self.bands, {}).items()
         run.parts |= {v: list(p) for v, p in made if v in self.waiting or not self.again}
         for v, part in forward.kept.get(band, {}).items():
             run.parts[v] = [*run.parts.get(v, []), part]
@@ -182,59 +213,68 @@ class _BandWeaver:
         """The forward calls of a band once more, as far as this level reads what they compute: from
         the rows that were kept for it, and from tensors that wait in bands.
         """
-        mark = f".again{run.level or ''}"
-        once_more = BandPass("backward", mark, run.steps, run.parts, run.kept)
+        run.mark = f".again{run.level or ''}"
         read = (v for call in level for v in call.ins)
-        for call in leading_to(self.calls.forward, read, self.waiting):
-            self._run_call(once_more, call, band)
-            for v in call.outs:
-                self._keep_for_band_before(once_more, v, band, readers)
+        for call in leading_to(self.calls.forward, read, self.waiting | self.whole):
+            self._run_call(run, call, band)
+            self._keep(run, call, band, readers)
+        run.mark = ""
 
     # One call in one band
 
     def _run_call(self, run: BandPass, call: Call, band: int, of: TileCall | None = None) -> None:
-        rule, frontier = self.calls.rules[call.id], self.calls.rows[call.id]
-        image, t = divmod(band, self.calls.bands)
-        rows = Span(frontier[t], frontier[t + 1])
-        if not rows.extent:
+        rule, (image, t) = self.calls.rules[call.id], divmod(band, self.bands)
+        rows = self.runs[run.phase][t].get(call.id)
+        if rows is None or not rows.extent:
             return
-        reads = [
-            None if read is None else read.read(rows, self.rows.extent(v))
-            for read, v in zip(rule.reads, call.ins, strict=True)
-        ]
+        reads = self.calls.reads(self.trace, call, rows)
         if any(read is not None and not read.inside.extent for read in reads):
-            if run.phase == "forward":
-                raise ConfigError(
-                    f"rows {rows} of {call.name!r} read nothing but padding: no kernel runs on "
-                    "zero rows",
-                    code="OOC-113",
-                    fix="end the segment before it",
-                )
-            if not rule.reduces:
-                self._write_zeros(run, call, image, rows)
+            self._read_padding(run, call, image, rows)
             return
-        above, below = (0, 0) if reads[0] is None else (reads[0].pad_lo, reads[0].pad_hi)
-        full = self.trace.variables[call.outs[0]].shape
-        carried = bool(call.op.carries)
-        if carried:
-            op: Op = carried_sum(self.trace, call, (image, rows.lo), call.id in run.states)
+        spans = [None if read is None else read.inside for read in reads]
+        carries = self.keeps and bool(call.op.carries)
+        sources = self._sources(run, call, image, spans, in_pieces=not carries)
+        if carries:
+            label = self.rows.label(image, rows)
+            step = carry(run, self.trace, call, (image, rows.lo), label, sources)
         else:
+            above, below = (0, 0) if reads[0] is None else (reads[0].pad_lo, reads[0].pad_hi)
+            full = self.trace.variables[call.outs[0]].shape
             op = rule.cut(RowPlace(image, rows, above, below, full))
-        images = [v for v, read in zip(call.ins, reads, strict=True) if read is not None]
-        in_pieces = not carried and self.rows.in_whole_groups(
-            [*images, *(() if rule.reduces else call.outs)]
-        )
-        sources = [
-            [(self.writer.value_of(v), None)]
-            if read is None
-            else self.rows.source(run, v, image, read.inside, in_pieces)
-            for v, read in zip(call.ins, reads, strict=True)
-        ]
-        for i in rule.of_image:
-            sources[i] = [(self.rows.of_image(run, call.ins[i], image), None)]
-        step = self._step(run, call, op, image, rows, sources)
+            step = self._step(run, call, op, image, rows, sources)
         step.of = of
         run.by_call[call.id, band] = step
+
+    def _read_padding(self, run: BandPass, call: Call, image: int, rows: Span) -> None:
+        """A call whose rows read nothing: their gradient is zero, and adds nothing to a sum."""
+        if run.phase == "forward":
+            raise ConfigError(
+                f"rows {rows} of {call.name!r} read nothing but padding: no kernel runs on "
+                "zero rows",
+                code="OOC-113",
+                fix="end the segment before it",
+            )
+        if not self.calls.rules[call.id].reduces:
+            self._write_zeros(run, call, image, rows)
+
+    def _sources(
+        self, run: BandPass, call: Call, image: int, spans: Sequence[Span | None], *,
+        in_pieces: bool,
+    ) -> list[list[Source]]:  # fmt: skip
+        """Values that hold what a call reads; `spans` are rows of images, None the whole input."""
+        rule = self.calls.rules[call.id]
+        images = [v for v, span in zip(call.ins, spans, strict=True) if span is not None]
+        written = () if rule.reduces else call.outs
+        in_pieces = in_pieces and self.rows.in_whole_groups([*images, *written])
+        found: list[list[Source]] = [
+            [(self.writer.value_of(v), None)]
+            if span is None
+            else self.rows.source(run, v, image, span, in_pieces)
+            for v, span in zip(call.ins, spans, strict=True)
+        ]
+        for i in rule.of_image:
+            found[i] = [(self.rows.of_image(run, call.ins[i], image), None)]
+        return found
 
     def _step(
         self,
@@ -254,8 +294,6 @@ class _BandWeaver:
         views = tuple(view for source in sources for _, view in source)
         counts = tuple(map(len, sources)) if len(values) > len(sources) else ()
         reuse = positions(call)
-        if isinstance(op, CarriedSum):
-            return self._carried_step(run, call, op, self.rows.label(image, rows), sources)
         if around or any(views) or counts:
             op, reuse = OnRows(op, views, bool(above), bool(below), counts), {}
             values += [part.value for part in (*above, *below)]
@@ -287,22 +325,6 @@ class _BandWeaver:
                 self._made(run, v, image, Part(span, value))
         return step
 
-    def _carried_step(
-        self, run: BandPass, call: Call, sum_: CarriedSum, label: str,
-        sources: Sequence[Sequence[Source]],
-    ) -> TileCall:  # fmt: skip
-        """A sum that goes on where the band before has stopped."""
-        values, views = zip(*chain.from_iterable(sources), strict=True)
-        state = [run.states[call.id]] if sum_.goes_on else []
-        op: Op = OnRows(sum_, (*views, *(None for _ in state))) if any(views) else sum_
-        name = f"{call.name}{label}"
-        out = Value(f"{name}.state", Spec((sum_.state_bytes,), "uint8"), "stat")
-        ins, reuse = (*values, *state), {0: len(values)} if state else {}
-        step = TileCall(name, op, ins, (out,), run.phase, reuse)
-        run.steps.append(step)
-        run.states[call.id] = out
-        return step
-
     def _neighbouring(self, run: BandPass, v: int, rows: Span) -> list[Part]:
         """Kept rows of a tensor that end or begin where the band's own rows do.
 
@@ -322,9 +344,11 @@ class _BandWeaver:
 
     def _made(self, run: BandPass, v: int, image: int, part: Part) -> None:
         """Notes a band of a tensor; puts it into the whole where a call outside reads that."""
+        if v in run.whole:
+            return  # computed again though it is there, for another output of its call
         run.parts[v] = [*run.parts.get(v, []), part]
         run.made.setdefault(image, {}).setdefault(v, []).append(part)
-        if v not in self.handed_out or run.mark:
+        if v not in self.calls.handed_out or run.mark:
             return
         if part.value.spec.shape == self.trace.variables[v].shape:
             run.wholes[v] = part.value
@@ -333,40 +357,38 @@ class _BandWeaver:
             run.wholes[v], steps = zeros(self.writer.value_of(v))
             run.steps += steps
         whole, label = run.wholes[v], self.rows.label(image, part.rows)
-        run.wholes[v] = self.rows.value(v, label.replace("[", "[with ", 1), whole.spec)
         op = Insert(start_of(whole.spec.shape, image, part.rows.lo))
         op.infer(whole.spec, part.value.spec)  # raises ShapeError: rows beyond the whole
-        name = f"{self.trace.variables[v].name}.insert{label}"
-        outs = (run.wholes[v],)
-        run.steps.append(TileCall(name, op, (whole, part.value), outs, run.phase, {0: 0}))
+        name, new = self.trace.variables[v].name, label.replace("[", "[with ", 1)
+        call = f"{name}.insert{label}"
+        run.steps.append(onto(whole, f"{name}{new}", call, op, part.value, run.phase))
+        run.wholes[v] = run.steps[-1].outs[0]
 
     def _hand_over(self, run: BandPass) -> None:
         for v, value in run.results.items():
             self.writer.becomes(v, value)
 
-    # Rows
-
-    def _keep_for_next(self, run: BandPass, v: int, band: int, readers: Readers) -> None:
-        """Keeps the rows made so far that forward calls of later bands read."""
-        image, t = divmod(band, self.calls.bands)
-        if t + 1 == self.calls.bands:
-            return
-        firsts = [
-            read.first(rows[t + 1], self.rows.extent(v))
-            for read, rows in readers.get(v, [])
-            if rows[t + 1] < rows[-1]
-        ]
-        made = self.calls.frontiers[v][t + 1]
-        self.rows.keep(run, v, image, Span(min(firsts, default=made), made), band + 1)
-
-    def _keep_for_band_before(self, run: BandPass, v: int, band: int, readers: Readers) -> None:
-        """Keeps the rows made so far, from the last one up, that backward calls of earlier bands
-        read.
+    def _keep(self, run: BandPass, call: Call, band: int, readers: Readers) -> None:
+        """Keeps the rows made so far of what a call writes that the next band reads: forward those
+        above its own, backward, from the last row up, those below.
         """
-        image, t = divmod(band, self.calls.bands)
-        stops = [read.stop(rows[t], self.rows.extent(v)) for read, rows in readers.get(v, [])]
-        made = self.calls.frontiers[v][t]
-        self.rows.keep(run, v, image, Span(made, max(stops, default=made)), band - 1)
+        image, t = divmod(band, self.bands)
+        forward = run.phase == "forward"
+        if not self.keeps or self.calls.rules[call.id].reduces or (forward and t + 1 == self.bands):
+            return
+        for v in call.outs:
+            extent, read_by = row_count(self.trace, v), readers.get(v, [])
+            if forward:
+                made = self.calls.frontiers[v][t + 1]
+                firsts = [
+                    read.first(rows[t + 1], extent)
+                    for read, rows in read_by if rows[t + 1] < rows[-1]
+                ]  # fmt: skip
+                self.rows.keep(run, v, image, Span(min(firsts, default=made), made), band + 1)
+            else:
+                made = self.calls.frontiers[v][t]
+                stops = [read.stop(rows[t], extent) for read, rows in read_by]
+                self.rows.keep(run, v, image, Span(made, max(stops, default=made)), band - 1)
 
 
 # Blocks: tensors between bands, inputs and results, as variables of one band each. A call that

@@ -13,13 +13,15 @@ has no barrier. Source: ours; docs/tiling.md. Read next: `bands.py`.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from itertools import chain
 
 from ooctrain.layers.regions import InsertAdd
-from ooctrain.rewrite.tile.band_rows import BandPass
+from ooctrain.rewrite.tile.band_rows import BandPass, Source
 from ooctrain.rewrite.tile.carried_sums import CarriedSum, CarriedTotal, state_bytes
-from ooctrain.rewrite.tile.writer import TileCall, TraceWriter, Value, add_up, zeros
+from ooctrain.rewrite.tile.on_rows import OnRows
+from ooctrain.rewrite.tile.writer import TileCall, TraceWriter, Value, add_up, onto, zeros
 from ooctrain.step.machine import specs_of
-from ooctrain.step.op import Spec
+from ooctrain.step.op import Op, Spec
 from ooctrain.step.rows import RowRule
 from ooctrain.step.trace import Call, Trace
 
@@ -60,11 +62,31 @@ def leading_to(calls: Sequence[Call], wanted: Iterable[int], there: Collection[i
     return found[::-1]
 
 
-def carried_sum(trace: Trace, call: Call, place: tuple[int, int], goes_on: bool) -> CarriedSum:
-    """The sum of a call that goes on at this image and row."""
-    ins, outs = specs_of(trace, call.ins), specs_of(trace, call.outs)
-    size_bytes = state_bytes(call.op, ins, outs, trace.device)
-    return CarriedSum(call.op, ins[0].shape, place, size_bytes, goes_on)
+def carry(
+    run: BandPass, trace: Trace, call: Call, place: tuple[int, int], label: str,
+    sources: Iterable[Iterable[Source]],
+) -> TileCall:  # fmt: skip
+    """Adds a band's rows to the state of a sum, which goes on where the band before has stopped.
+
+    Args:
+        place: image and first row.
+        label: of the rows, as in names.
+        sources: values that hold the rows that it reads.
+    """
+    whole_ins, whole_outs = specs_of(trace, call.ins), specs_of(trace, call.outs)
+    size_bytes = state_bytes(call.op, whole_ins, whole_outs, trace.device)
+    goes_on = call.id in run.states
+    op: Op = CarriedSum(call.op, whole_ins[0].shape, place, size_bytes, goes_on)
+    values, views = zip(*chain.from_iterable(sources), strict=True)
+    state = [run.states[call.id]] if goes_on else []
+    if any(views):
+        op = OnRows(op, (*views, *(None for _ in state)))
+    name = f"{call.name}{label}"
+    out = Value(f"{name}.state", Spec((size_bytes,), "uint8"), "stat")
+    reuse = {0: len(values)} if goes_on else {}
+    run.steps.append(TileCall(name, op, (*values, *state), (out,), run.phase, reuse))
+    run.states[call.id] = out
+    return run.steps[-1]
 
 
 def add_part(run: BandPass, writer: TraceWriter, v: int, part: Value, image: int | None) -> None:
@@ -79,13 +101,10 @@ def add_part(run: BandPass, writer: TraceWriter, v: int, part: Value, image: int
     if v not in run.totals:
         run.totals[v], steps = zeros(writer.value_of(v))
         run.steps += steps
-    total = run.totals[v]
-    run.totals[v] = Value(part.name.replace("[", "[to ", 1), total.spec, total.kind)
-    start = (image, *(0 for _ in total.spec.shape[1:]))
-    ins, outs = (total, part), (run.totals[v],)
-    run.steps.append(
-        TileCall(f"{part.name}.sum", InsertAdd(start), ins, outs, run.phase, reuse={0: 0})
-    )
+    name, total = part.name.replace("[", "[to ", 1), run.totals[v]
+    op = InsertAdd((image, *(0 for _ in total.spec.shape[1:])))
+    run.steps.append(onto(total, name, f"{part.name}.sum", op, part, run.phase))
+    run.totals[v] = run.steps[-1].outs[0]
 
 
 def finish_level(run: BandPass, level: Level, writer: TraceWriter) -> None:

@@ -25,12 +25,11 @@ from ooctrain.layers.losses import (
     WeightedCrossEntropy,
 )
 from ooctrain.rewrite.tile.banded_calls import banded_calls, forward_calls
-from ooctrain.rewrite.tile.bands import handed_over_bytes, weave_bands
-from ooctrain.rewrite.tile.graph_tiles import graph_calls, is_graph, weave_graph
+from ooctrain.rewrite.tile.bands import handed_over_bytes, weave_bands, weave_tiles
+from ooctrain.rewrite.tile.graph_tiles import graph_calls, is_graph
 from ooctrain.rewrite.tile.halo import tile_spans
 from ooctrain.rewrite.tile.segment import Segment, find_segment, named_calls
-from ooctrain.rewrite.tile.weave import weave
-from ooctrain.rewrite.tile.writer import make_tiles
+from ooctrain.rewrite.tile.weave import make_tiles, weave
 from ooctrain.step.machine import specs_of
 from ooctrain.step.op import Op, Spec
 from ooctrain.step.rows import Span
@@ -69,7 +68,7 @@ def tile_trace(trace: Trace, tiling: Tiling) -> Trace:
         return weave_bands(trace, calls, tiling.again)
     if _forks(trace, tiling):
         calls = graph_calls(trace, tiling.first or "", tiling.last or "")
-        return weave_graph(trace, calls, int(tiling.grid[0]))
+        return weave_tiles(trace, calls, int(tiling.grid[0]))
     segment = find_segment(trace, tiling.first, tiling.last)
     rows, columns = _spans(trace, segment, tiling.grid)
     return weave(trace, segment, make_tiles(trace, segment, rows, columns), tiling.again)

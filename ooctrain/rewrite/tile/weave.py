@@ -11,28 +11,67 @@ wider halo. Read next: `tests/properties/test_tiled_gradients.py`.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from ooctrain.layers.regions import Insert, InsertAdd, Slice
+from ooctrain.rewrite.tile.halo import chain_reads, whole_reads
 from ooctrain.rewrite.tile.segment import Role, Segment, TiledLayer, VjpCalls, record_vjp
 from ooctrain.rewrite.tile.writer import (
-    Region,
-    Tile,
     TileCall,
     TraceWriter,
     Value,
     add_up,
-    block,
-    insertion,
-    label,
+    onto,
     positions,
     zeros,
 )
 from ooctrain.step.op import Op, Spec
-from ooctrain.step.rows import TilePlace
+from ooctrain.step.rows import Read, Span, TilePlace, Window
 from ooctrain.step.trace import Phase, Trace
+
+Region = tuple[Span, Span]
+
+
+@dataclass(frozen=True, slots=True)
+class Tile:
+    """One tile: its rows and columns of the target, and what each stage reads for them."""
+
+    target: Region
+    reads: tuple[tuple[Read, Read], ...]
+
+    def read_region(self, stage: int) -> Region:
+        """Rows and columns of the image that a stage reads."""
+        rows, columns = self.reads[stage]
+        return rows.inside, columns.inside
+
+    def written_region(self, stage: int) -> Region:
+        """Rows and columns that a stage writes."""
+        return self.read_region(stage + 1) if stage + 1 < len(self.reads) else self.target
+
+
+def make_tiles(
+    trace: Trace, segment: Segment, rows: Sequence[Span], columns: Sequence[Span]
+) -> list[Tile]:
+    """All tiles, row by row."""
+    height, width = trace.variables[segment.source].shape[2:]
+    windows = [stage.windows for stage in segment.stages]
+    down = _reads(rows, [w[0] for w in windows], height)
+    across = _reads(columns, [w[1] for w in windows], width)
+    return [
+        Tile((r, c), tuple(zip(row_reads, column_reads, strict=True)))
+        for (r, row_reads), (c, column_reads) in itertools.product(down, across)
+    ]
+
+
+def _reads(
+    spans: Sequence[Span], windows: Sequence[Window], extent: int
+) -> list[tuple[Span, tuple[Read, ...]]]:
+    if len(spans) == 1:
+        return [(spans[0], whole_reads(windows, extent))]
+    return [(span, chain_reads(span, windows, extent)) for span in spans]
 
 
 def weave(trace: Trace, segment: Segment, tiles: Sequence[Tile], again: bool = True) -> Trace:
@@ -230,3 +269,25 @@ class _Weaver:
 def _keep_algorithm(op: Any, original: Any) -> Op:
     """A tile's backward operation with the algorithm of the original one."""
     return replace(op, algorithm=original.algorithm) if hasattr(op, "algorithm") else op
+
+
+def insertion(
+    op: type[Insert] | type[InsertAdd], whole: Value, part: Value, region: Region, phase: Phase
+) -> TileCall:
+    """The next version of `whole`, on the same storage, with `part` inserted or added."""
+    start, _ = block(whole.spec, region)
+    base = whole.name.removesuffix(".zero").split("[")[0]
+    place = label(region)
+    return onto(whole, f"{base}[to {place[1:]}", f"{base}.{op.name}{place}", op(start), part, phase)
+
+
+def block(whole: Spec, region: Region) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Start and shape of a region of an (N, C, H, W) variable."""
+    rows, columns = region
+    n, c = whole.shape[:2]
+    return (0, 0, rows.lo, columns.lo), (n, c, rows.extent, columns.extent)
+
+
+def label(region: Region) -> str:
+    """How names spell a region: "[h 0:16, w 32:48]"."""
+    return f"[h {region[0]}, w {region[1]}]"

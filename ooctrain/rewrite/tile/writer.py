@@ -8,22 +8,15 @@ not read can be left out. Read next: `weave.py`, `bands.py`, which make the step
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 
 from ooctrain.layers.combine import Add, Constant
 from ooctrain.layers.kernels.device_tables import TABLES
-from ooctrain.layers.regions import Insert, InsertAdd
-from ooctrain.rewrite.tile.halo import chain_reads, whole_reads
-from ooctrain.rewrite.tile.segment import Segment
 from ooctrain.step.builder import TraceBuilder
 from ooctrain.step.op import Op, Spec
-from ooctrain.step.rows import Read, Span, Window
 from ooctrain.step.trace import Call, Kind, Phase, Trace
-
-Region = tuple[Span, Span]
 
 
 @dataclass(slots=True, eq=False)
@@ -55,45 +48,6 @@ class TileCall:
     call: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Tile:
-    """One tile: its rows and columns of the target, and what each stage reads for them."""
-
-    target: Region
-    reads: tuple[tuple[Read, Read], ...]
-
-    def read_region(self, stage: int) -> Region:
-        """Rows and columns of the image that a stage reads."""
-        rows, columns = self.reads[stage]
-        return rows.inside, columns.inside
-
-    def written_region(self, stage: int) -> Region:
-        """Rows and columns that a stage writes."""
-        return self.read_region(stage + 1) if stage + 1 < len(self.reads) else self.target
-
-
-def make_tiles(
-    trace: Trace, segment: Segment, rows: Sequence[Span], columns: Sequence[Span]
-) -> list[Tile]:
-    """All tiles, row by row."""
-    height, width = trace.variables[segment.source].shape[2:]
-    windows = [stage.windows for stage in segment.stages]
-    down = _reads(rows, [w[0] for w in windows], height)
-    across = _reads(columns, [w[1] for w in windows], width)
-    return [
-        Tile((r, c), tuple(zip(row_reads, column_reads, strict=True)))
-        for (r, row_reads), (c, column_reads) in itertools.product(down, across)
-    ]
-
-
-def _reads(
-    spans: Sequence[Span], windows: Sequence[Window], extent: int
-) -> list[tuple[Span, tuple[Read, ...]]]:
-    if len(spans) == 1:
-        return [(spans[0], whole_reads(windows, extent))]
-    return [(span, chain_reads(span, windows, extent)) for span in spans]
-
-
 def zeros(like: Value) -> tuple[Value, list[TileCall]]:
     """A variable of zeros to insert into, and the step that writes it."""
     value = Value(f"{like.name}.zero", like.spec, like.kind)
@@ -102,16 +56,15 @@ def zeros(like: Value) -> tuple[Value, list[TileCall]]:
     return value, [TileCall(f"{like.name}.fill", fill, (), (value,), phase)]
 
 
-def insertion(
-    op: type[Insert] | type[InsertAdd], whole: Value, part: Value, region: Region, phase: Phase
-) -> TileCall:
-    """The next version of `whole`, on the same storage, with `part` inserted or added."""
-    start, _ = block(whole.spec, region)
-    base = whole.name.removesuffix(".zero").split("[")[0]
-    place = label(region)
-    new = Value(f"{base}[to {place[1:]}", whole.spec, whole.kind)
-    name = f"{base}.{op.name}{place}"
-    return TileCall(name, op(start), (whole, part), (new,), phase, reuse={0: 0})
+def onto(whole: Value, name: str, call: str, op: Op, part: Value, phase: Phase) -> TileCall:
+    """A call that puts `part` into `whole` or adds it: the next version of the whole, on the same
+    storage.
+
+    Args:
+        name, call: names of that version and of the call.
+    """
+    new = Value(name, whole.spec, whole.kind)
+    return TileCall(call, op, (whole, part), (new,), phase, reuse={0: 0})
 
 
 def add_up(
@@ -122,11 +75,9 @@ def add_up(
     if gradient not in totals:
         totals[gradient] = part
         return
-    total = totals[gradient]
-    new = Value(part.name.replace("[", "[to ", 1), total.spec, total.kind)
-    name = f"{part.name}.sum"
-    steps.append(TileCall(name, Add(), (total, part), (new,), phase, reuse={0: 0}))
-    totals[gradient] = new
+    name = part.name.replace("[", "[to ", 1)
+    steps.append(onto(totals[gradient], name, f"{part.name}.sum", Add(), part, phase))
+    totals[gradient] = steps[-1].outs[0]
 
 
 def alive(steps: Sequence[TileCall], wanted: set[Value]) -> list[TileCall]:
@@ -137,18 +88,6 @@ def alive(steps: Sequence[TileCall], wanted: set[Value]) -> list[TileCall]:
             kept.append(step)
             wanted.update(step.ins)
     return kept[::-1]
-
-
-def block(whole: Spec, region: Region) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """Start and shape of a region of an (N, C, H, W) variable."""
-    rows, columns = region
-    n, c = whole.shape[:2]
-    return (0, 0, rows.lo, columns.lo), (n, c, rows.extent, columns.extent)
-
-
-def label(region: Region) -> str:
-    """How names spell a region: "[h 0:16, w 32:48]"."""
-    return f"[h {region[0]}, w {region[1]}]"
 
 
 class TraceWriter:
