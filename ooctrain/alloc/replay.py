@@ -290,7 +290,7 @@ class Spanned(Wrapper):
         super().__init__(self._places)
         self._memory = memory
         self._live: dict[int, tuple[Block, int, int]] = {}  # (block, requested, granted) by id
-        self._looks = 0
+        self._given = 0
         self._shows_others = False
         self.granted_bytes = self.peak_granted_bytes = 0
         self.requested_bytes = self.peak_requested_bytes = 0
@@ -351,10 +351,8 @@ class Spanned(Wrapper):
     def allocate(self, nbytes: int, tag: str = "") -> Block:
         block = self.inner.allocate(nbytes, tag)
         self._note(block, nbytes)
-        self._looks += 1
-        if not self._looks & (
-            self._looks - 1
-        ):  # at 1, 2, 4, 8 ... blocks, as a snapshot takes long
+        self._given += 1
+        if self._given.bit_count() == 1:  # 1, 2, 4, 8 ... blocks: a snapshot takes long
             self._look(self.inner.snapshot())
         return block
 
