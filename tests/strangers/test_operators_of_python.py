@@ -323,3 +323,13 @@ def test_an_input_of_a_step_may_be_changed_in_place():
         with oc.Trainer(Shifted(in_place), optimizer="sgd", threads=1) as trainer:
             losses.append([trainer.step(A, np.array([0, 2])) for _ in range(3)])
     assert losses[0] == losses[1]
+
+
+@pytest.mark.parametrize("left", [(3,), (2, 3), (4, 2, 3)])
+@pytest.mark.parametrize("right", [(3,), (3, 2), (3, 1), (4, 3, 2), (4, 3, 1)])
+def test_a_product_of_any_ranks_is_numpys(left, right):
+    rng = np.random.default_rng(5)
+    x, y = (rng.standard_normal(shape).astype(np.float32) for shape in (left, right))
+    found = (oc.tensor(x) @ oc.tensor(y)).numpy()
+    assert found.shape == np.shape(x @ y)
+    assert np.allclose(found, x @ y, atol=1e-5)
