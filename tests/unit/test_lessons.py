@@ -228,7 +228,7 @@ def test_pages_stand_in_the_order_of_the_first_ones_contents():
     assert title_of("x\n## b\n# a\n# c") == "a"
     assert title_of("none") == ""
     for given, near in (
-        ("memry", "did you mean memory?"),
+        ("memry", "did you mean memory? `ooctrain docs` lists them all"),
         ("qqqq", "`ooctrain docs` lists them all"),
     ):
         with pytest.raises(ConfigError, match="OOC-108") as refused:

@@ -77,7 +77,7 @@ NORM_BAND_BUGS: dict[str, Plant] = {
     ),
     "mean of band means": _means_of_band_means,
     "float32 sums of squares": _slip(
-        batch_norm, "moments", "x.astype(np.float64)", "x.astype(np.float32)"
+        batch_norm.Statistics, "sums", "x.astype(np.float64)", "x.astype(np.float32)"
     ),
     "running statistics moved three times": _statistics_that_move_with_each_band,
     "halo rows counted": _slip(
@@ -102,7 +102,7 @@ NORM_BAND_BUGS: dict[str, Plant] = {
         "self.place[0] if self.op.carries == \"image\" else 0", "0",
     ),
     "the variance around zero": _slip_everywhere(
-        batch_norm, "from_moments", "square - mean * mean", "square"
+        batch_norm.Statistics, "from_sums", "square - mean * mean", "square"
     ),
     "instance norm divides by all images": _slip(
         carried_sums.CarriedTotal, "reference", "pixels = h * w if", "pixels = n * h * w if"

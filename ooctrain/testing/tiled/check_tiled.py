@@ -63,12 +63,14 @@ from ooctrain.tracing import image_spec
 
 
 def gradient_step(
-    model: Module, image: Sequence[int], *, conv_algorithm: str = "auto", threads: int = 2
+    model: Module, image: Sequence[int], *, conv_algorithm: str = "auto", threads: int = 2,
+    image_gradient: bool = True,
 ) -> Trace:  # fmt: skip
     """Forward and backward of a model from a given output gradient, without a loss.
 
     Args:
         image: (N, C, H, W) of the input "x"; the output gradient "dy" is an input, too.
+        image_gradient: whether "x" needs a gradient, which images of bytes have not.
     """
     names: dict[Tensor, str] = {p: name for name, p in model.named_parameters()}
     names |= {buffer: name for name, buffer in model.named_buffers()}
@@ -78,7 +80,7 @@ def gradient_step(
         for parameter, name in names.items():
             parameter.name, parameter.grad = name, None
         x = runner.input("x", image_spec(model, tuple(image)))
-        x.requires_grad = x.dtype == "float32"
+        x.requires_grad = image_gradient and x.dtype == "float32"
         y = model(x)
         if y.requires_grad:
             record_backward(tape, y, runner.input("dy", y.spec))

@@ -67,7 +67,7 @@ def cut_blocks(images: int, rows: int, columns: int, target: int) -> tuple[int, 
 # and as int64.
 
 
-class Images(NamedTuple):
+class ImagePair(NamedTuple):
     """What a part of a convolution reads, `in_`, and what of the same batch it computes or reads
     beside that, `out_`."""
 
@@ -83,11 +83,11 @@ class Images(NamedTuple):
     out_cg: int
 
 
-def images_of(shape: ConvShape, *, backward: bool = False) -> Images:
+def images_of(shape: ConvShape, *, backward: bool = False) -> ImagePair:
     """x and y; backward dy and dx."""
     (in_h, in_w, in_c), (out_h, out_w, out_c) = shape.ends(backward=backward)
     groups = shape.groups
-    return Images(
+    return ImagePair(
         shape.n, in_h, in_w, in_c, out_h, out_w, out_c, groups, in_c // groups, out_c // groups
     )
 

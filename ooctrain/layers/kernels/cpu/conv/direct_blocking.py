@@ -21,7 +21,7 @@ from ooctrain.layers.conv2d import ConvShape
 from ooctrain.layers.kernels.cpu.blocking import (
     PANEL,
     ROWS,
-    Images,
+    ImagePair,
     KernelBlocking,
     aligned,
     ceil_div,
@@ -56,7 +56,7 @@ class Gather(NamedTuple):
     low_w: int
 
 
-class Taps(NamedTuple):
+class GatherTaps(NamedTuple):
     """What is multiplied at each position."""
 
     phases: int
@@ -66,7 +66,7 @@ class Taps(NamedTuple):
     backward: int  # 1: weights are read for the gradient of the input
 
 
-class Cut(NamedTuple):
+class GatherCut(NamedTuple):
     """Blocks of pixels, and the panels of filters that one item multiplies them with."""
 
     panels: int  # of one group
@@ -81,7 +81,7 @@ class Cut(NamedTuple):
     items: int
 
 
-class Places(NamedTuple):
+class GatherPlaces(NamedTuple):
     """Where everything lies in the workspace, and the size of a window."""
 
     window_h: int
@@ -100,16 +100,16 @@ class Places(NamedTuple):
 class DirectCorrelation(NamedTuple):
     """Integers of a gather (forward or gradient of the input). Sizes in elements."""
 
-    image: Images
+    image: ImagePair
     grid: Gather
-    taps: Taps
-    cut: Cut
-    place: Places
+    taps: GatherTaps
+    cut: GatherCut
+    place: GatherPlaces
 
 
 @dataclass(frozen=True, slots=True)
 class _Phase:
-    """Taps (source row, source column, number in the filter) of one class of output pixels."""
+    """GatherTaps (source row, source column, number in the filter) of one class of output pixels."""
 
     shift_h: int
     shift_w: int
@@ -195,7 +195,7 @@ def _taps_of(shape: ConvShape, rows: _Grid, columns: _Grid, *, backward: bool) -
     return _Taps(phases, shape.s * shape.c if merged else in_c // shape.groups, copied)
 
 
-def _cut(shape: ConvShape, image: Images, rows: _Grid, columns: _Grid, taps: _Taps) -> Cut:
+def _cut(shape: ConvShape, image: ImagePair, rows: _Grid, columns: _Grid, taps: _Taps) -> GatherCut:
     """Work items large enough to reuse what they load, and enough of them for all threads."""
     panels = ceil_div(image.out_cg, PANEL)
     all_panels = panels * image.groups
@@ -215,7 +215,7 @@ def _cut(shape: ConvShape, image: Images, rows: _Grid, columns: _Grid, taps: _Ta
         item_panels = ceil_div(all_panels, min(all_panels, ceil_div(MIN_ITEMS, blocks), most))
         items = blocks * ceil_div(all_panels, item_panels)
     by_tiles = item_panels * panel_floats <= FEW_WEIGHTS
-    return Cut(
+    return GatherCut(
         panels, int(taps.copied), int(private), int(by_tiles), block_images, block_rows,
         row_blocks, blocks, item_panels, items,
     )  # fmt: skip
@@ -252,9 +252,9 @@ def _correlation_blocking(
         image,
         Gather(rows.first, rows.count, columns.first, columns.count, rows.in_step, columns.in_step,
                rows.out_step, columns.out_step, low_h, low_w),
-        Taps(len(taps.phases), taps.count, taps.run, weight_row, int(backward)),
+        GatherTaps(len(taps.phases), taps.count, taps.run, weight_row, int(backward)),
         cut,
-        Places(window_h, window_w, capacity, tap_table, tap_table + taps.count, rows_at // 2,
+        GatherPlaces(window_h, window_w, capacity, tap_table, tap_table + taps.count, rows_at // 2,
                bias_at, packed_at, aligned(weight_floats), window_at, window_floats),
     )  # fmt: skip
     early_chunk = chunk_items(all_panels * len(taps.phases), PACK_FLOPS * shape.k * weight_row)

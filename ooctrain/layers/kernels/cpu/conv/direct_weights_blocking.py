@@ -18,7 +18,7 @@ from ooctrain.layers.conv2d import ConvShape
 from ooctrain.layers.kernels.cpu.blocking import (
     PANEL,
     ROWS,
-    Images,
+    ImagePair,
     KernelBlocking,
     aligned,
     ceil_div,
@@ -34,7 +34,7 @@ MAX_PARTS = 4  # parts of the batch whose partial weight gradients are kept
 FILTER_ROWS = 128  # filters of one item
 
 
-class Window(NamedTuple):
+class WeightWindow(NamedTuple):
     """The scratch copy of the source pixels that a block of output pixels reads, and the taps."""
 
     step_h: int  # in the window, from one output row to the next
@@ -54,7 +54,7 @@ class Window(NamedTuple):
     weight_row: int
 
 
-class Cut(NamedTuple):
+class WeightCut(NamedTuple):
     """Work items: parts of the batch x groups x blocks of filters x groups of panels."""
 
     panels: int  # of one group's channels
@@ -70,7 +70,7 @@ class Cut(NamedTuple):
     items: int
 
 
-class Places(NamedTuple):
+class WeightPlaces(NamedTuple):
     """Where everything lies in the workspace."""
 
     rows_capacity: int
@@ -88,20 +88,20 @@ class Places(NamedTuple):
 class WeightGradient(NamedTuple):
     """Integers of a gradient of the weights: a row of dW is a filter, columns are its elements."""
 
-    image: Images
-    window: Window
-    cut: Cut
-    place: Places
+    image: ImagePair
+    window: WeightWindow
+    cut: WeightCut
+    place: WeightPlaces
 
 
-def _window(shape: ConvShape, block_rows: int) -> Window:
+def _window(shape: ConvShape, block_rows: int) -> WeightWindow:
     """The window of a block of so many output rows."""
     merged = _merged(shape)
     step_h, step_w = _steps(shape)
     top, _, left, _ = shape.padding
     # Vectors of filters are read from dy itself, so they must be whole.
     turned = merged and shape.k % PANEL == 0
-    return Window(
+    return WeightWindow(
         step_h, step_w, shape.stride[0] // step_h, shape.stride[1] // step_w, top, left,
         int(merged), int(_single(shape)), shape.c if merged else PANEL,
         (block_rows - 1) * step_h + shape.filter_h, (shape.ow - 1) * step_w + shape.filter_w,
@@ -123,7 +123,7 @@ def _steps(shape: ConvShape) -> tuple[int, int]:
     return (1, 1) if _single(shape) else shape.stride
 
 
-def _cut(shape: ConvShape) -> Cut:
+def _cut(shape: ConvShape) -> WeightCut:
     """Blocks of GRADIENT_PIXELS output pixels, or fewer where strides widen their window. Parts of
     the batch first where dW is small compared with x and y; else panels of dW first."""
     block_images, block_rows = cut_blocks(
@@ -143,7 +143,7 @@ def _cut(shape: ConvShape) -> Cut:
     output_items *= panel_items
     if parts == 1:
         parts = min(MAX_PARTS, blocks, ceil_div(GRADIENT_ITEMS, output_items))
-    return Cut(
+    return WeightCut(
         panels, item_panels, panel_items, filter_rows, filter_items, block_images, block_rows,
         row_blocks, blocks, parts, parts * output_items,
     )  # fmt: skip
@@ -181,7 +181,7 @@ def grad_weight_blocking(shape: ConvShape, threads: int) -> KernelBlocking[Weigh
         window_floats * threads,
         sums_floats * threads,
     )[1:]
-    places = Places(
+    places = WeightPlaces(
         capacity, 0, rows_at // 2, partials_at, _weights(shape), window_at, window_floats, sum_rows,
         sums_at, sums_floats,
     )  # fmt: skip

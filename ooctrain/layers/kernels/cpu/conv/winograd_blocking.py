@@ -18,7 +18,7 @@ from ooctrain.layers.kernels.cpu.blocking import (
     ALIGNMENT,
     PANEL,
     ROWS,
-    Images,
+    ImagePair,
     KernelBlocking,
     aligned,
     ceil_div,
@@ -34,7 +34,7 @@ FILTER_BLOCK = CHANNEL_BLOCK = 128  # of the gradient of the weights that one it
 SUM_TILES, SUM_TILES_LARGE = 32, 48  # tiles added at once to a small or a large block
 
 
-class Tiles(NamedTuple):
+class WinogradTiles(NamedTuple):
     """The tiles of a batch."""
 
     m: int  # output pixels along one side of a tile
@@ -47,7 +47,7 @@ class Tiles(NamedTuple):
     backward: int  # 1: weights are read turned, for the gradient of the input
 
 
-class Cut(NamedTuple):
+class WinogradCut(NamedTuple):
     """Items of a forward convolution or a gradient of the input."""
 
     group_tiles: int
@@ -57,7 +57,7 @@ class Cut(NamedTuple):
     items: int
 
 
-class Places(NamedTuple):
+class WinogradPlaces(NamedTuple):
     """Where everything lies in its workspace. Sizes in elements."""
 
     rows_capacity: int
@@ -79,13 +79,13 @@ class Places(NamedTuple):
 class WinogradCorrelation(NamedTuple):
     """Integers of a forward convolution or a gradient of the input."""
 
-    image: Images
-    tile: Tiles
-    cut: Cut
-    place: Places
+    image: ImagePair
+    tile: WinogradTiles
+    cut: WinogradCut
+    place: WinogradPlaces
 
 
-class GradientCut(NamedTuple):
+class WinogradGradientCut(NamedTuple):
     """Items of a gradient of the weights: blocks of dW, in parts of the batch."""
 
     group_tiles: int
@@ -97,7 +97,7 @@ class GradientCut(NamedTuple):
     items: int
 
 
-class GradientPlaces(NamedTuple):
+class WinogradGradientPlaces(NamedTuple):
     """Where everything lies in its workspace."""
 
     table_at: int
@@ -119,16 +119,18 @@ class GradientPlaces(NamedTuple):
 class WinogradWeightGradient(NamedTuple):
     """Integers of a gradient of the weights."""
 
-    image: Images
-    tile: Tiles
-    cut: GradientCut
-    place: GradientPlaces
+    image: ImagePair
+    tile: WinogradTiles
+    cut: WinogradGradientCut
+    place: WinogradGradientPlaces
 
 
-def _tiles(images: Images, m: int, top: int, left: int, *, backward: bool = False) -> Tiles:
+def _tiles(
+    images: ImagePair, m: int, top: int, left: int, *, backward: bool = False
+) -> WinogradTiles:
     tiles_h, tiles_w = ceil_div(images.out_h, m), ceil_div(images.out_w, m)
     tiles = images.images * tiles_h * tiles_w
-    return Tiles(m, (m + 2) ** 2, top, left, tiles_h, tiles_w, tiles, int(backward))
+    return WinogradTiles(m, (m + 2) ** 2, top, left, tiles_h, tiles_w, tiles, int(backward))
 
 
 @lru_cache(maxsize=1024)
@@ -161,8 +163,10 @@ def correlation_blocking(
         planes * products_plane * threads,
         TRANSFORM_FLOATS * threads,
     )[1:]
-    cut = Cut(group_tiles, groups, int(by_filters), panels, panels if by_filters else groups)
-    places = Places(
+    cut = WinogradCut(
+        group_tiles, groups, int(by_filters), panels, panels if by_filters else groups
+    )
+    places = WinogradPlaces(
         capacity, 0, bias_at, weights_at, panel_floats, weights_plane, tiles_at,
         planes * tiles_plane, tiles_plane, products_at, planes * products_plane, products_plane,
         transform_at, TRANSFORM_FLOATS,
@@ -203,11 +207,11 @@ def grad_weight_blocking(
         TRANSFORM_FLOATS * threads,
         partial_floats * parts if parts > 1 else 0,
     )[1:]
-    cut = GradientCut(
+    cut = WinogradGradientCut(
         group_tiles, filter_block, channel_block, filter_blocks, channel_blocks, parts,
         blocks * parts,
     )  # fmt: skip
-    places = GradientPlaces(
+    places = WinogradGradientPlaces(
         0, sums_at, planes * sums_plane, sums_plane, inputs_at, planes * inputs_plane, inputs_plane,
         errors_at, planes * errors_plane, errors_plane, transform_at, TRANSFORM_FLOATS, partials_at,
         partial_floats,
