@@ -109,7 +109,7 @@ class DirectCorrelation(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class _Phase:
-    """GatherTaps (source row, source column, number in the filter) of one class of output pixels."""
+    """Taps (source row, source column, number in the filter) of one class of output pixels."""
 
     shift_h: int
     shift_w: int
