@@ -195,6 +195,7 @@ def test_the_python_in_the_readme_runs_and_trains_with_the_bits_of_execute(chang
         code = code.replace(piece, other)
     exec(compile(code, "README.md", "exec"), names)
     names["trainer"].close()
+    exec(python_in(ROOT / "docs" / "start.md", "class Largest"), names)
     assert names["loss"] == names["run"].loss
     assert names["run"].timeline.peak_bytes == names["plan"].peak_bytes
 
@@ -210,7 +211,7 @@ def test_the_readme_is_short_and_shows_what_its_commands_print():
     start = (ROOT / "docs" / "start.md").read_text(encoding="utf-8")
     (demo,) = [code for _, code in code_in(readme) if code.startswith("in-core peak")]
     assert all(line in start for line in demo.splitlines())
-    assert python_in(ROOT / "docs" / "start.md", "oc.verify(") == python_in(ROOT / "README.md")
+    assert python_in(ROOT / "docs" / "start.md", "oc.execute(") == python_in(ROOT / "README.md")
     rows = re.findall(r"^\| .*\*\*.*\]\(([^)]+)\) \|$", readme, re.M)
     assert len(rows) == 5
     for row in re.findall(r"^\| .*\*\*.*$", readme, re.M):
