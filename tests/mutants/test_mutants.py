@@ -232,6 +232,7 @@ def test_who_reaches_a_block_judges_first_and_then_whoever_follows():
     assert Reach({}, judges).reaching("block") == []
 
 
+@pytest.mark.slow
 def test_who_reads_signatures_judges_the_defaults_of_functions_that_it_does_not_call(tmp_path):
     """Of other mutants it hears nothing."""
     test = "tests/unit/test_known_defaults.py"
@@ -329,6 +330,7 @@ def test_what_a_test_reaches_is_kept_until_one_of_its_functions_changes(tmp_path
     assert reach.read(kept, "tests/unit/test_nn.py") is None
 
 
+@pytest.mark.slow
 def test_every_entry_of_the_table_of_equivalents_applies():
     assert report.outdated(report.equivalents()) == []
 

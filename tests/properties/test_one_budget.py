@@ -102,6 +102,7 @@ def check_budgets(budget, uses):
                 largest = wanted if trains else largest
 
 
+@pytest.mark.slow
 @settings(max_examples=4)
 @given(st.sampled_from(["0%", "40%", "100%", None]), events)
 @always(USES)

@@ -6,6 +6,7 @@ shapes that come again and again are planned once.
 
 import numpy as np
 import pytest
+from support.quick import every
 
 import ooctrain as oc
 from ooctrain import nn
@@ -63,7 +64,8 @@ def test_a_prediction_needs_no_target_of_the_loss():
 
 
 @pytest.mark.parametrize(
-    ("accumulate", "budget"), [(2, None), (3, None), (4, None), (8, None), (3, "60%")]
+    ("accumulate", "budget"),
+    every([(3, None), (2, None), (4, None), (8, None), (3, "60%")], 4, names=2),
 )
 def test_the_last_batch_of_an_epoch_is_trained_as_the_others(accumulate, budget):
     """Of 8, 8 and what is left over: losses are those of whole batches."""

@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from support.quick import every
 
 ROOT = Path(__file__).parents[2]
 #: Runs `ooctrain explain`; sends a Ctrl-C when a module is imported, a function called, or Python
@@ -39,7 +40,7 @@ PLACES = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("place", PLACES)
+@pytest.mark.parametrize("place", every(PLACES, 2))
 def test_no_interrupt_shows_where_in_the_library_it_came(place):
     done = subprocess.run(
         [sys.executable, "-c", INTERRUPTED, place], cwd=ROOT, check=False,
@@ -65,6 +66,7 @@ if __name__ == "__main__":
 """
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not hasattr(signal, "pthread_sigmask"), reason="no masks of signals")
 def test_a_worker_that_is_being_started_hears_no_interrupt(tmp_path):
     """It printed where it was, and took the others with it."""

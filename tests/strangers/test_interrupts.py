@@ -28,7 +28,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.directed import always
-from support.quick import quick
+from support.quick import every, quick
 
 import ooctrain as oc
 from ooctrain import functional as F
@@ -376,7 +376,7 @@ IMPATIENT = {
 
 @pytest.mark.usefixtures("no_callbacks")
 @pytest.mark.parametrize("form", ["in-core", "window"])
-@pytest.mark.parametrize("use", IMPATIENT)
+@pytest.mark.parametrize("use", every(IMPATIENT, 2))
 def test_what_is_asked_after_a_second_interrupt_comes_after_the_step(use, form, tmp_path):
     """It was refused: a step is under way."""
     right = undisturbed("sgd", form, tmp_path)

@@ -5,6 +5,7 @@ import warnings
 
 import numpy as np
 import pytest
+from support.quick import every
 
 import ooctrain as oc
 from ooctrain import functional as F
@@ -91,7 +92,9 @@ LOSSES = {
 
 
 @pytest.mark.parametrize("name", LOSSES)
-@pytest.mark.parametrize("options", [{}, {"accumulate": 3}, {"budget": "0%", "planner": "belady"}])
+@pytest.mark.parametrize(
+    "options", every([{"accumulate": 3}, {}, {"budget": "0%", "planner": "belady"}], 2)
+)
 def test_probabilities_train_and_evaluate(name, options):
     loss, x, y = LOSSES[name], images(), probabilities(8, 3)
     with trainer(loss=loss) as whole, trainer(loss=loss, **options) as t:

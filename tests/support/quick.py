@@ -29,3 +29,9 @@ def quick(cases: Sequence[Any], *chosen: int, names: int = 1) -> list[Any]:
 def all_but(cases: Iterable[str], *slow: str) -> list[Any]:
     """The named cases in order; those in `slow` are for `make test-all`."""
     return [pytest.param(case, marks=pytest.mark.slow if case in slow else ()) for case in cases]
+
+
+def every(cases: Iterable[Any], step: int, names: int = 1) -> list[Any]:
+    """The cases in order; all but every so many-th are slow."""
+    cases = list(cases)
+    return quick(cases, *range(0, len(cases), step), names=names)

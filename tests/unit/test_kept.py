@@ -817,6 +817,7 @@ def search_until_interrupted():
         print("interrupted")
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(os.name != "posix", reason="nobody sends signals here")
 def test_who_interrupts_a_search_is_heard():
     """It was a segmentation fault: Numba put named tuples together while Python raised."""

@@ -255,6 +255,7 @@ def test_packings_that_are_nearly_right():
 # Kernels, without the emulator
 
 
+@pytest.mark.slow
 def test_what_kernels_ask_of_memory():
     rows, pictures = [], []
     kernels = [*SOLUTIONS.items(), *((name, answer) for name, answer, _ in WRONG)]

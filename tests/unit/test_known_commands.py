@@ -113,6 +113,7 @@ def all_options():
         yield from options_of(getattr(import_module(f"ooctrain.cli.{name}_command"), name), name)
 
 
+@pytest.mark.slow
 def test_what_options_of_commands_take_and_mean_without_a_value():
     """In a process of its own, since other tests run commands in this one."""
     program = (

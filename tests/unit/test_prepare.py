@@ -7,6 +7,7 @@ from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
+from support.quick import every
 
 import ooctrain as oc
 from ooctrain import nn
@@ -66,7 +67,7 @@ def test_the_search_for_a_limit_begins_right_below_the_least_budget(monkeypatch)
         search.at(below, makespan_us)
 
 
-@pytest.mark.parametrize("allocator", sorted(oc.allocators()))
+@pytest.mark.parametrize("allocator", every(sorted(oc.allocators()), 3))
 @pytest.mark.parametrize("planner", ["keep-all", "naive"])
 def test_a_planner_finds_a_plan_at_the_least_budget_that_its_refusal_names(allocator, planner):
     """Whatever the allocator leaves unused of a budget; that it has no place may come after."""

@@ -65,6 +65,7 @@ def test_the_printed_shares_are_those_of_the_papers_text():
     assert method_named(OURS).printed == {}
 
 
+@pytest.mark.slow
 def test_every_cell_keeps_its_promise(cells):
     assert [cell.method for cell in cells] == [method.name for method in METHODS] * 2
     for cell in cells:

@@ -108,6 +108,7 @@ def slots(trace):
     return {(v, use): int(at[v]) + place for v, uses in pairs for place, use in enumerate(uses)}
 
 
+@pytest.mark.slow
 @settings(max_examples=80)
 @given(traces(), machines(), SEEDS, st.sampled_from([BYTES, Granule(4), Granule(16)]))
 def test_expanding_gives_the_runs_and_the_memory_of_the_readable_modules(

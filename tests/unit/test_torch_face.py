@@ -8,6 +8,7 @@ import copy
 
 import numpy as np
 import pytest
+from support.quick import every
 
 import ooctrain as oc
 from ooctrain import functional as F
@@ -289,9 +290,9 @@ def network():
 
 @pytest.mark.parametrize(
     ("planner", "loss", "network"),
-    [("naive", nn.NLLLoss, network), ("lru", nn.BCEWithLogitsLoss, network),
-     ("belady", nn.SmoothL1Loss, network), ("belady", nn.BCEWithLogitsLoss, attended),
-     ("capuchin", nn.NLLLoss, attended)],
+    every([("naive", nn.NLLLoss, network), ("lru", nn.BCEWithLogitsLoss, network),
+           ("belady", nn.SmoothL1Loss, network), ("belady", nn.BCEWithLogitsLoss, attended),
+           ("capuchin", nn.NLLLoss, attended)], 3, names=3),
 )  # fmt: skip
 def test_a_network_of_them_trains_within_a_budget_to_the_same_bits(planner, loss, network):
     rng = np.random.default_rng(1)

@@ -190,6 +190,7 @@ def test_values_that_are_there_twice_while_they_move_are_seen(monkeypatch, bug):
         moving_laws.promise_holds_whenever_a_value_moves(monkeypatch)
 
 
+@pytest.mark.slow
 @moving_laws.needs_memfd
 def test_a_step_that_is_planned_beside_the_arena_is_seen(monkeypatch):
     plant(monkeypatch, StepCache, "_promised", "self._make_room()", "pass")

@@ -124,6 +124,7 @@ def test_apply_keeps_nan():
     assert np.isnan(y).sum() == 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("shape", quick(SHAPES, 2))
 def test_sums_of_the_gradient(shape):
     """The stated bound, and with a mask the bits of a separate ReLU gradient."""

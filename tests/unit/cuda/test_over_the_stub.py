@@ -62,6 +62,7 @@ def launcher(request, monkeypatch, tmp_path):
     return request.param
 
 
+@pytest.mark.slow
 def test_the_compiler_is_tried_to_the_end(launcher):
     found = findings("""
 tell("nobody runs it")
