@@ -13,6 +13,7 @@ the remedy: counter-based masks, `../layers/dropout.py`. Read next: `fingerprint
 from __future__ import annotations
 
 import dis
+import gc
 import os
 import random
 import sys
@@ -154,7 +155,8 @@ class _Hooks:
         return [_global_state(), *map(_state, self._held)]
 
     def line_of(self, record: Callable[[], object]) -> str | None:
-        before = sys.getprofile(), sys.gettrace()
+        before, collects = (sys.getprofile(), sys.gettrace()), gc.isenabled()
+        gc.disable()  # what libraries do while garbage is collected is nothing of the user's
         sys.setprofile(self._called)
         sys.settrace(self._entered)
         try:
@@ -162,6 +164,8 @@ class _Hooks:
         finally:
             sys.setprofile(before[0])
             sys.settrace(before[1])
+            if collects:
+                gc.enable()
         return self._line
 
     def _called(self, frame: types.FrameType, event: str, argument: Any) -> None:

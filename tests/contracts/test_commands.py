@@ -258,7 +258,7 @@ def test_no_command_is_left_out_because_it_is_wrong_or_writes_a_file():
 
 #: Pages that show Python, with a test for each block; `test_howto.py` runs the others.
 RUN_BY = {
-    "README.md": "test_docs.py", "docs/start.md": "test_docs.py test_own_networks.py",
+    "README.md": "test_docs.py", "docs/start.md": "test_docs.py test_docs.py test_own_networks.py",
     "docs/allocators.md": "test_docs.py",
     "docs/puzzles.md": "test_puzzles.py", "docs/schedule.md": "test_list_text.py",
     "docs/planners.md": "test_reorder.py test_recompute_bound.py",

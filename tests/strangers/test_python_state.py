@@ -8,6 +8,7 @@ error with the line, before anything is trained.
 import collections
 import contextvars
 import functools
+import gc
 import os
 import random
 import secrets
@@ -629,6 +630,30 @@ DRAWN = {
     "the clock": lambda self: time.time(),
     "perf_counter": lambda self: time.perf_counter_ns(),
 }  # fmt: skip
+
+
+@pytest.fixture
+def watched_collections():
+    """Garbage is looked for all the time, and another library takes the time that it takes."""
+
+    def watch(phase, info):
+        time.perf_counter()
+
+    before = gc.get_threshold()
+    gc.callbacks.append(watch)
+    gc.set_threshold(1)
+    yield
+    gc.set_threshold(*before)
+    gc.callbacks.remove(watch)
+
+
+def test_who_looks_at_the_clock_while_garbage_is_collected_is_not_the_model(watched_collections):
+    with trainer(net(lambda self: 1.0)) as t:
+        t.step(*batch())
+    name = "perf_counter"
+    with trainer(net(DRAWN[name])) as t, pytest.raises(NotRepeatable) as caught:
+        t.step(*batch())
+    assert caught.value.where == f"{HERE}:{DRAWN[name].__code__.co_firstlineno}"
 
 
 @pytest.mark.parametrize("name", DRAWN)
