@@ -13,7 +13,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Generator, Hashable, Iterable, Mapping, Sequence, Sized
 from contextlib import closing
-from dataclasses import replace
+from dataclasses import fields, replace
 from functools import partial
 from inspect import Signature, signature
 from typing import Annotated, Any, NoReturn, TypeVar
@@ -28,7 +28,7 @@ from ooctrain.engine.fingerprint import Place, described
 from ooctrain.engine.incore import named_tensors
 from ooctrain.engine.module import Module
 from ooctrain.engine.tensor import Tensor
-from ooctrain.errors import ConfigError, DriverError, OoctrainError, warn
+from ooctrain.errors import ConfigError, DriverError, OoctrainError, did_you_mean, warn
 from ooctrain.execution import checkpoint as files
 from ooctrain.execution import saved_state
 from ooctrain.execution.ahead import Ahead, Manner, handed_out, is_last, no_batch, position_of
@@ -135,6 +135,12 @@ class Trainer:
             "accumulate": accumulate,
         }  # fmt: skip
         given = {name: value for name, value in first.items() if value is not None}
+        known = [each.name for each in fields(Options)]
+        for name in others.keys() - set(known):
+            raise TypeError(
+                f"Trainer() got an unexpected keyword argument {name!r}; "
+                f"{did_you_mean(name, known) or 'help(oc.Options) has them all'}"
+            )
         how = replace(options or Options(), **given, **others)
         self.settings, self.ranks = how.settings, ranks
         self.accumulate, self.conv_algorithm = how.accumulate, how.conv_algorithm

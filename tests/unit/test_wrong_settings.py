@@ -59,6 +59,12 @@ def test_a_trainer_refuses_what_makes_no_sense(name, value):
     refused(lambda: trained(**{name: value}))
 
 
+@pytest.mark.parametrize(("name", "near"), [("budgit", "budget"), ("thread", "threads")])
+def test_a_trainer_says_which_word_is_near(name, near):
+    with pytest.raises(TypeError, match=rf"Trainer\(\).*'{name}'.*'{near}'"):
+        oc.Trainer(network(), **{name: 1})
+
+
 @pytest.mark.parametrize(("name", "value"), WRONG, ids=str)
 def test_options_refuse_it_too(name, value):
     if name != "optimizer":  # which is what is trained, and not how
